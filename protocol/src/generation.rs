@@ -1,0 +1,172 @@
+//! Which incarnation of the container wrote a record: the evidence for it, and how two
+//! collections of evidence are compared.
+
+use core::fmt;
+
+use heapless::String;
+use serde::{Deserialize, Serialize};
+
+/// A random token that the activator gives each launch (`TICKMARK_LAUNCH`): 1 to 64 bytes of
+/// graphic ASCII.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchToken(String<64>);
+
+impl LaunchToken {
+    /// `None` for an empty or longer token, and for bytes outside graphic ASCII.
+    #[must_use]
+    pub fn new(token: &[u8]) -> Option<LaunchToken> {
+        if token.is_empty() || !token.iter().all(u8::is_ascii_graphic) {
+            return None;
+        }
+        String::try_from(core::str::from_utf8(token).ok()?).ok().map(LaunchToken)
+    }
+
+    /// The token.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// One kind of evidence, strongest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Evidence {
+    /// `TICKMARK_LAUNCH`; never repeats.
+    Launch,
+    /// `NS_GET_MNTNS_ID` on `/proc/self/ns/mnt`; Linux 6.11; never repeats within a boot.
+    MountNamespaceId,
+    /// `STATX_MNT_ID_UNIQUE` of `/`; Linux 6.8; never repeats within a boot.
+    RootMountId,
+    /// Inode of the container's cgroup v2 directory; Linux 5.5; never repeats within a boot.
+    CgroupId,
+    /// Mount namespace inode and PID 1's start time together, the gem's formula. Repeats
+    /// where PID 1 outlives the container.
+    InodeAndStartTime,
+    /// `/proc/sys/kernel/random/boot_id`: can only tell two records apart.
+    BootId,
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Evidence::Launch => "launch token",
+            Evidence::MountNamespaceId => "mount namespace id",
+            Evidence::RootMountId => "root mount id",
+            Evidence::CgroupId => "cgroup id",
+            Evidence::InodeAndStartTime => "mount namespace inode and PID 1 start time",
+            Evidence::BootId => "boot id",
+        })
+    }
+}
+
+/// Everything that could be read about this incarnation of the container. Ids are opaque:
+/// small, and not monotonic.
+///
+/// The order of the fields is the wire format (`FORMAT.md`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Generation {
+    /// `/proc/sys/kernel/random/boot_id` as 16 bytes.
+    pub boot_id: Option<[u8; 16]>,
+    /// [`Evidence::Launch`].
+    pub launch: Option<LaunchToken>,
+    /// [`Evidence::MountNamespaceId`].
+    pub mount_namespace_id: Option<u64>,
+    /// [`Evidence::RootMountId`].
+    pub root_mount_id: Option<u64>,
+    /// [`Evidence::CgroupId`].
+    pub cgroup_id: Option<u64>,
+    /// `readlink /proc/self/ns/mnt`.
+    pub mount_namespace_inode: Option<u64>,
+    /// Field 22 of `/proc/1/stat`, clock ticks after boot. Zero is valid data that
+    /// identifies nothing.
+    pub pid1_start_time: Option<u64>,
+}
+
+/// What a comparison of two generations found, and by which evidence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relation {
+    /// The same incarnation.
+    Same(Evidence),
+    /// Two incarnations.
+    Different(Evidence),
+    /// Nothing that both hold: nothing shows that they are the same.
+    Incomparable,
+}
+
+impl Relation {
+    /// Whether this shows the same incarnation.
+    #[must_use]
+    pub fn is_same(self) -> bool {
+        matches!(self, Relation::Same(_))
+    }
+}
+
+impl Generation {
+    /// Whether any id is held that never repeats.
+    #[must_use]
+    pub fn has_unique_id(&self) -> bool {
+        self.launch.is_some()
+            || self.mount_namespace_id.is_some()
+            || self.root_mount_id.is_some()
+            || self.cgroup_id.is_some()
+    }
+
+    /// Whether `self` and `other` both hold the same kind of unique id.
+    #[must_use]
+    pub fn shares_unique_id(&self, other: &Generation) -> bool {
+        (self.launch.is_some() && other.launch.is_some())
+            || (self.mount_namespace_id.is_some() && other.mount_namespace_id.is_some())
+            || (self.root_mount_id.is_some() && other.root_mount_id.is_some())
+            || (self.cgroup_id.is_some() && other.cgroup_id.is_some())
+    }
+
+    /// The two halves of the gem's identity, if both can be relied on.
+    #[must_use]
+    pub fn formula(&self) -> Option<(u64, u64)> {
+        match (self.mount_namespace_inode, self.pid1_start_time) {
+            (Some(inode), Some(start)) if inode != 0 && start != 0 => Some((inode, start)),
+            _ => None,
+        }
+    }
+
+    /// Whether this is enough to tell one incarnation from another.
+    #[must_use]
+    pub fn identifies(&self) -> bool {
+        self.has_unique_id() || self.formula().is_some()
+    }
+
+    /// Compares what the judging process knows of itself (`self`) with a record's `written`
+    /// generation. The first evidence that both hold decides alone.
+    #[must_use]
+    pub fn relation(&self, written: &Generation) -> Relation {
+        fn by<T: PartialEq>(evidence: Evidence, a: &Option<T>, b: &Option<T>) -> Option<Relation> {
+            match (a, b) {
+                (Some(a), Some(b)) if a == b => Some(Relation::Same(evidence)),
+                (Some(_), Some(_)) => Some(Relation::Different(evidence)),
+                _ => None,
+            }
+        }
+
+        if let Some(different @ Relation::Different(_)) =
+            by(Evidence::BootId, &self.boot_id, &written.boot_id)
+        {
+            return different;
+        }
+        // A launched process reads only records that carry its launch.
+        if self.launch.is_some() && written.launch.is_none() {
+            return Relation::Different(Evidence::Launch);
+        }
+        by(Evidence::Launch, &self.launch, &written.launch)
+            .or_else(|| {
+                by(
+                    Evidence::MountNamespaceId,
+                    &self.mount_namespace_id,
+                    &written.mount_namespace_id,
+                )
+            })
+            .or_else(|| by(Evidence::RootMountId, &self.root_mount_id, &written.root_mount_id))
+            .or_else(|| by(Evidence::CgroupId, &self.cgroup_id, &written.cgroup_id))
+            .or_else(|| by(Evidence::InodeAndStartTime, &self.formula(), &written.formula()))
+            .unwrap_or(Relation::Incomparable)
+    }
+}

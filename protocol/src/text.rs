@@ -1,0 +1,173 @@
+//! The text encoding: byte for byte what `kicks_liveness` 0.1.4 writes, and a reader that
+//! takes nothing else.
+
+use core::fmt::Write;
+
+use heapless::String;
+
+use crate::{Expected, Generation, Mark, TopologyUnsafe, UNSUPPORTED_TOPOLOGY};
+
+/// Room for the longest text record.
+pub const TEXT_MAX: usize = 384;
+
+/// What a text mark says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextMark {
+    /// Seconds since 1970, for people.
+    pub wall_s: u64,
+    /// The writer's process id.
+    pub pid: u32,
+    /// The slot.
+    pub slot: u32,
+    /// Mount namespace inode and PID 1 start time; text carries no other evidence.
+    pub generation: Option<Generation>,
+}
+
+/// `expected`: the number alone, without a line end.
+#[must_use]
+pub fn encode_expected(expected: &Expected) -> String<TEXT_MAX> {
+    let mut text = String::new();
+    let _fits = write!(text, "{}", expected.processes);
+    text
+}
+
+/// `generation`: `mnt:[4026532616]:12345`, without a line end; `None` where the evidence has
+/// no such pair.
+#[must_use]
+pub fn encode_generation(generation: &Generation) -> Option<String<TEXT_MAX>> {
+    let (inode, start) = generation.formula()?;
+    let mut text = String::new();
+    write!(text, "mnt:[{inode}]:{start}").ok()?;
+    Some(text)
+}
+
+/// `worker-<slot>`: one line.
+#[must_use]
+pub fn encode_mark(mark: &Mark) -> String<TEXT_MAX> {
+    let (year, month, day, hour, minute, second) = civil(mark.wall_ms / 1000);
+    let mut text = String::new();
+    let _fits = write!(
+        text,
+        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z pid={} slot={}",
+        mark.pid, mark.slot
+    );
+    if let Some(generation) = mark.generation.as_ref().and_then(encode_generation) {
+        let _fits = write!(text, " generation={generation}");
+    }
+    let _fits = text.push('\n');
+    text
+}
+
+/// `topology-unsafe`: the verdict, then what proved it.
+#[must_use]
+pub fn encode_unsafe(record: &TopologyUnsafe) -> String<TEXT_MAX> {
+    let mut text = String::new();
+    let _fits = writeln!(text, "{UNSUPPORTED_TOPOLOGY}");
+    if !record.detail.is_empty() {
+        let _fits = writeln!(text, "{}", record.detail);
+    }
+    text
+}
+
+/// Decimal with an optional sign and white space around it. What is below zero reads as 0,
+/// what is too large for the field as its maximum: both are refused by the verdict.
+pub(crate) fn parse_expected(bytes: &[u8]) -> Option<Expected> {
+    let text = core::str::from_utf8(bytes).ok()?.trim_ascii();
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let processes = if text.starts_with('-') { 0 } else { digits.parse().unwrap_or(u32::MAX) };
+    Some(Expected { processes })
+}
+
+pub(crate) fn parse_generation(bytes: &[u8]) -> Option<Generation> {
+    let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    let rest = bytes.strip_prefix(b"mnt:[")?;
+    let close = rest.iter().position(|&b| b == b']')?;
+    let inode = decimal(&rest[..close])?;
+    let start = decimal(rest[close + 1..].strip_prefix(b":")?)?;
+    Some(Generation {
+        mount_namespace_inode: Some(inode),
+        pid1_start_time: Some(start),
+        ..Generation::default()
+    })
+}
+
+pub(crate) fn parse_unsafe(bytes: &[u8]) -> Option<TopologyUnsafe> {
+    let text = core::str::from_utf8(bytes).ok()?;
+    let detail = text.lines().nth(1).unwrap_or_default();
+    Some(TopologyUnsafe { detail: String::try_from(detail).ok()? })
+}
+
+/// `2026-11-29T18:00:00Z pid=7 slot=0[ generation=mnt:[…]:…]\n`. The line end is required: it
+/// is the only sign that the line is whole.
+pub(crate) fn parse_mark(bytes: &[u8]) -> Option<TextMark> {
+    let line = core::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;
+    let mut words = line.split(' ');
+    let wall_s = parse_time(words.next()?.as_bytes())?;
+    let pid = u32::try_from(decimal(words.next()?.strip_prefix("pid=")?.as_bytes())?).ok()?;
+    let slot = u32::try_from(decimal(words.next()?.strip_prefix("slot=")?.as_bytes())?).ok()?;
+    let generation = match words.next() {
+        None => None,
+        Some(word) => Some(parse_generation(word.strip_prefix("generation=")?.as_bytes())?),
+    };
+    if words.next().is_some() {
+        return None;
+    }
+    Some(TextMark { wall_s, pid, slot, generation })
+}
+
+/// Digits alone: no sign, no separators, no overflow.
+pub(crate) fn decimal(bytes: &[u8]) -> Option<u64> {
+    if bytes.is_empty() {
+        return None;
+    }
+    bytes.iter().try_fold(0u64, |value, &b| {
+        if !b.is_ascii_digit() {
+            return None;
+        }
+        value.checked_mul(10)?.checked_add(u64::from(b - b'0'))
+    })
+}
+
+fn parse_time(text: &[u8]) -> Option<u64> {
+    if text.len() != 20 || text[19] != b'Z' {
+        return None;
+    }
+    for (at, mark) in [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')] {
+        if text[at] != mark {
+            return None;
+        }
+    }
+    let year = decimal(&text[..4])?;
+    let month = decimal(&text[5..7])?;
+    let day = decimal(&text[8..10])?;
+    let (hour, minute, second) =
+        (decimal(&text[11..13])?, decimal(&text[14..16])?, decimal(&text[17..19])?);
+    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    if hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    // Days from a civil date, counting years from 1 March so that the leap day comes last.
+    let (y, m) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
+    let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1;
+    Some((days - 719_468) * 86_400 + hour * 3600 + minute * 60 + second)
+}
+
+/// Year, month, day, hour, minute and second of a UTC time, the inverse of [`parse_time`].
+fn civil(unix_s: u64) -> (u64, u64, u64, u64, u64, u64) {
+    let (days, rest) = (unix_s / 86_400 + 719_468, unix_s % 86_400);
+    let era = days / 146_097;
+    let day_of_era = days % 146_097;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let m = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * m + 2) / 5 + 1;
+    let month = if m < 10 { m + 3 } else { m - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (year, month, day, rest / 3600, rest / 60 % 60, rest % 60)
+}

@@ -1,0 +1,155 @@
+//! Whether PID 1 belongs to this container, and what follows from it for the generation. The
+//! reading is in the `tickmark` crate; the decision is here.
+
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Encoding, Errno, Generation};
+
+/// The verdict of a proven unsafe topology, whoever proved it.
+pub const UNSUPPORTED_TOPOLOGY: &str =
+    "unsupported PID topology: pod must not set shareProcessNamespace or hostPID";
+
+/// Where PID 1 is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pid1 {
+    /// In this process's mount namespace: it belongs to this container.
+    Here,
+    /// In another one: it is the pod's or the node's.
+    Elsewhere(Detail),
+    /// Could not be compared.
+    Unknown(Detail),
+}
+
+impl Pid1 {
+    /// Whether it was proven to be outside.
+    #[must_use]
+    pub fn is_elsewhere(self) -> bool {
+        matches!(self, Pid1::Elsewhere(_))
+    }
+}
+
+/// What proved that PID 1 is elsewhere, beside two lists of mounts that share nothing. (Two
+/// processes of one namespace that are chrooted into different places see such lists too.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Witness {
+    /// `NS_MNT_GET_INFO` counted as many mounts as this process sees. Linux 6.12.
+    WholeNamespace,
+    /// PID 1's cgroup is outside this process's.
+    Cgroup,
+    /// This process is in the initial PID namespace.
+    InitialPidNamespace,
+}
+
+/// What could not be read, or what proved a topology, in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// Nothing to say.
+    None,
+    /// A file and why it could not be read.
+    CannotRead(&'static str, Errno),
+    /// A file whose contents are not what the kernel writes.
+    CannotParse(&'static str),
+    /// PID 1's start time is zero.
+    StartTimeZero,
+    /// Both namespace links were read: PID 1's and ours.
+    Namespaces {
+        /// Inode of PID 1's mount namespace.
+        pid1: u64,
+        /// Inode of this process's.
+        own: u64,
+    },
+    /// The mounts of the two share none.
+    Mounts(Witness),
+}
+
+impl fmt::Display for Detail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Detail::None => Ok(()),
+            Detail::CannotRead(path, errno) => write!(f, "cannot read {path} ({errno})"),
+            Detail::CannotParse(path) => write!(f, "cannot parse {path}"),
+            Detail::StartTimeZero => {
+                f.write_str("PID 1 start time is zero; possible hostPID or virtualized procfs")
+            }
+            Detail::Namespaces { pid1, own } => {
+                write!(f, "PID 1 is in mnt:[{pid1}], this process in mnt:[{own}]")
+            }
+            Detail::Mounts(witness) => write!(
+                f,
+                "PID 1 and this process share no mount, and {}",
+                match witness {
+                    Witness::WholeNamespace => "this process sees every mount of its namespace",
+                    Witness::Cgroup => "PID 1's cgroup is outside this container's",
+                    Witness::InitialPidNamespace => "this is the node's PID namespace",
+                }
+            ),
+        }
+    }
+}
+
+/// The states of §4. The order is the wire format of `topology-report`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum State {
+    /// PID 1 is in our mount namespace.
+    Verified,
+    /// PID 1 is elsewhere or unknown, and nothing rests on it.
+    VerifiedByUniqueId,
+    /// PID 1 is elsewhere and the generation would rest on it. Terminal.
+    Unsafe,
+    /// Could not be compared; the generation rests on PID 1.
+    Unverifiable,
+    /// Linux, but no generation.
+    Unavailable,
+    /// Another operating system.
+    NonLinux,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            State::Verified => "verified",
+            State::VerifiedByUniqueId => "verified by unique id",
+            State::Unsafe => "unsafe",
+            State::Unverifiable => "unverifiable",
+            State::Unavailable => "unavailable",
+            State::NonLinux => "non-Linux",
+        })
+    }
+}
+
+/// A state, whether PID 1 was proven outside, and the detail that messages give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Topology {
+    /// The state.
+    pub state: State,
+    /// Where PID 1 is.
+    pub pid1: Pid1,
+    /// What the state's message gives in parentheses.
+    pub detail: Detail,
+}
+
+/// Decides the state for a process that writes `encoding` and holds `evidence`. `missing` says
+/// why the evidence does not identify the container, where it does not.
+#[must_use]
+pub fn classify(
+    pid1: Pid1,
+    evidence: &Generation,
+    encoding: Encoding,
+    strict: bool,
+    missing: Detail,
+) -> Topology {
+    // Text carries no unique id, so one that was read does not count for it.
+    let unique = encoding == Encoding::Binary && evidence.has_unique_id();
+    let identified = unique || evidence.formula().is_some();
+    let (state, detail) = match pid1 {
+        Pid1::Elsewhere(detail) if strict || !unique => (State::Unsafe, detail),
+        Pid1::Elsewhere(detail) => (State::VerifiedByUniqueId, detail),
+        _ if !identified => (State::Unavailable, missing),
+        Pid1::Here => (State::Verified, Detail::None),
+        Pid1::Unknown(detail) if unique => (State::VerifiedByUniqueId, detail),
+        Pid1::Unknown(detail) => (State::Unverifiable, detail),
+    };
+    Topology { state, pid1, detail }
+}

@@ -1,0 +1,464 @@
+//! The verdict: one pure fold over what was observed of a marks directory. No clock, no file
+//! system, no alloc. The probe, the worker's self-check, the activator and the tests call
+//! this and nothing else.
+
+use core::fmt;
+
+use heapless::Vec;
+
+use crate::{
+    AnyMark, DecodeError, Decoded, Encoding, Errno, Expected, Generation, MAX_SLOTS, Mark, MaxAge,
+    Pid1, Slot, SlotCount, UNSUPPORTED_TOPOLOGY,
+};
+
+/// How many problems a verdict names before it only counts them.
+pub const SHOWN_PROBLEMS: usize = 16;
+
+/// Why a file that is there gave no record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It could not be opened or read.
+    Errno(Errno),
+    /// A directory, a FIFO, a device or a socket.
+    NotRegular,
+    /// It was read, and is not a record.
+    Decode(DecodeError),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Errno(errno) => write!(f, "unreadable ({errno})"),
+            Fault::NotRegular => f.write_str("unreadable (not a regular file)"),
+            Fault::Decode(DecodeError::Damaged(_)) => f.write_str("unreadable (damaged)"),
+            Fault::Decode(DecodeError::Newer(version)) => {
+                write!(f, "written by a newer tickmark (format {version})")
+            }
+        }
+    }
+}
+
+/// What reading a file gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Read<T> {
+    /// There is no such file.
+    Absent,
+    /// There is one, and this is why it says nothing.
+    Failed(Fault),
+    /// Its record.
+    Found(T),
+}
+
+/// What the judging process knows of itself. The caller may collect it lazily: what no record
+/// at hand can be compared with need not be read.
+#[derive(Debug, Clone)]
+pub struct Own {
+    /// The evidence that was read. Holds no `pid1_start_time` where PID 1 is elsewhere.
+    pub generation: Generation,
+    /// Where PID 1 is. Must be read where `strict`, `text` or a record's lack of a unique id
+    /// makes anything rest on it.
+    pub pid1: Pid1,
+    /// `TICKMARK_TOPOLOGY=strict`.
+    pub strict: bool,
+    /// `TICKMARK_FORMAT=text`.
+    pub text: bool,
+}
+
+impl Own {
+    fn rests_on_pid1(&self, written: &Generation) -> bool {
+        !self.generation.shares_unique_id(written)
+    }
+}
+
+/// The time at which a directory is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// `CLOCK_MONOTONIC`, nanoseconds.
+    pub monotonic_ns: u64,
+    /// `CLOCK_REALTIME`, nanoseconds since 1970.
+    pub realtime_ns: i64,
+}
+
+/// What was observed of one slot.
+#[derive(Debug)]
+pub struct SlotObservation {
+    /// The mark.
+    pub mark: Read<AnyMark>,
+    /// The file's modification time, nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// The time, taken after the mark was read.
+    pub now: Now,
+    /// Inode of the judging process's time namespace, 0 where the kernel has none; only
+    /// looked at where [`needs_time_namespace`] says so.
+    pub time_namespace: u64,
+}
+
+/// Whether a verdict over `mark` depends on the time namespaces of the two sides: it does
+/// where the monotonic clock alone would call the mark stale or from the future.
+#[must_use]
+pub fn needs_time_namespace(mark: &Mark, now: Now, max_age: MaxAge) -> bool {
+    monotonic_problem(mark, now, max_age).is_some()
+}
+
+/// What is wrong with one slot; of several, the first in the order of §3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Problem {
+    /// No mark.
+    Missing,
+    /// A mark that could not be read.
+    Fault(Fault),
+    /// Another incarnation of the container left it.
+    PreviousContainer,
+    /// Ahead of the clock; by how many seconds where the wall clock decided.
+    Future(Option<u64>),
+    /// Older than the maximum age; both in seconds, the age rounded up.
+    Stale {
+        /// The mark's age.
+        age_s: u64,
+        /// The maximum.
+        max_s: u32,
+    },
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Problem::Missing => f.write_str("missing"),
+            Problem::Fault(fault) => fault.fmt(f),
+            Problem::PreviousContainer => f.write_str("belongs to a previous container"),
+            Problem::Future(None) => f.write_str("from the future"),
+            Problem::Future(Some(seconds)) => write!(f, "from the future {seconds}s"),
+            Problem::Stale { age_s, max_s } => write!(f, "stale {age_s}s > {max_s}s"),
+        }
+    }
+}
+
+/// A slot and what is wrong with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotProblem {
+    /// Which slot.
+    pub slot: Slot,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+/// The two files that are read before any mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeaderFile {
+    /// `expected`.
+    Expected,
+    /// `generation`.
+    Generation,
+}
+
+impl HeaderFile {
+    /// The file's name in the marks directory.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            HeaderFile::Expected => "expected",
+            HeaderFile::Generation => "generation",
+        }
+    }
+}
+
+/// What the probe answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack; there is no heap")]
+pub enum Verdict {
+    /// Each declared slot has a fresh mark of this generation.
+    Healthy(SlotCount),
+    /// PID 1 was proven to be outside the container. Terminal.
+    UnsafeTopology,
+    /// `expected` is missing or not positive.
+    NotStarted,
+    /// `expected` or `generation` is there and says nothing.
+    HeaderFault(HeaderFile, Fault),
+    /// `expected` asks for more than 4096 slots.
+    TooManySlots(u32),
+    /// The directory belongs to another incarnation of the container.
+    PreviousContainer,
+    /// Some slots are not healthy: the first 16, and how many more there are.
+    Slots(Vec<SlotProblem, SHOWN_PROBLEMS>, u32),
+}
+
+impl Verdict {
+    /// Whether the probe exits 0.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        matches!(self, Verdict::Healthy(_))
+    }
+
+    /// The line that the probe prints, without a line end. `dir` is the marks directory as it
+    /// was given.
+    #[must_use]
+    pub fn line<'a>(&'a self, dir: &'a [u8]) -> VerdictLine<'a> {
+        VerdictLine { verdict: self, dir }
+    }
+}
+
+/// A verdict in words; see [`Verdict::line`].
+#[derive(Debug, Clone, Copy)]
+pub struct VerdictLine<'a> {
+    verdict: &'a Verdict,
+    dir: &'a [u8],
+}
+
+impl fmt::Display for VerdictLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dir = |f: &mut fmt::Formatter<'_>| {
+            for piece in self.dir.utf8_chunks() {
+                // A line end in a path must not make two lines of one.
+                for part in piece.valid().split_inclusive(char::is_control) {
+                    let shown = part.strip_suffix(char::is_control);
+                    f.write_str(shown.unwrap_or(part))?;
+                    if shown.is_some() {
+                        f.write_str("?")?;
+                    }
+                }
+                if !piece.invalid().is_empty() {
+                    f.write_str("?")?;
+                }
+            }
+            Ok(())
+        };
+        match self.verdict {
+            Verdict::Healthy(count) => write!(f, "{count} process(es) healthy"),
+            Verdict::UnsafeTopology => f.write_str(UNSUPPORTED_TOPOLOGY),
+            Verdict::NotStarted => {
+                f.write_str("no ")?;
+                dir(f)?;
+                f.write_str(
+                    "/expected: worker has not started yet (is tickmark started before the consumers?)",
+                )
+            }
+            Verdict::HeaderFault(file, fault) => {
+                dir(f)?;
+                write!(f, "/{} {fault}", file.name())
+            }
+            Verdict::TooManySlots(count) => {
+                dir(f)?;
+                write!(f, "/expected declares {count} slots, more than {MAX_SLOTS}")
+            }
+            Verdict::PreviousContainer => {
+                f.write_str("heartbeat belongs to a previous container: worker has not started yet")
+            }
+            Verdict::Slots(problems, more) => {
+                for (at, SlotProblem { slot, problem }) in problems.iter().enumerate() {
+                    let separator = if at == 0 { "" } else { "; " };
+                    write!(f, "{separator}worker-{slot} {problem}")?;
+                }
+                if *more > 0 {
+                    write!(f, "; … and {more} more")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A verdict in the making. First the header, then each declared slot from 0, then the end.
+#[derive(Debug)]
+pub struct Fold {
+    max_age: MaxAge,
+    state: Folding,
+}
+
+#[derive(Debug)]
+enum Folding {
+    Decided(Verdict),
+    Slots { declared: SlotCount, seen: u32, problems: Vec<SlotProblem, SHOWN_PROBLEMS>, more: u32 },
+}
+
+impl Fold {
+    /// Steps 1 to 3. `unsafe_published` is whether `topology-unsafe` exists, readable or not.
+    /// `generation` is not looked at where this process has no generation.
+    #[must_use]
+    pub fn header(
+        own: &Own,
+        unsafe_published: bool,
+        expected: &Read<Decoded<Expected>>,
+        generation: &Read<Decoded<Generation>>,
+        max_age: MaxAge,
+    ) -> Fold {
+        let state = match decide_header(own, unsafe_published, expected, generation) {
+            Ok(declared) => Folding::Slots { declared, seen: 0, problems: Vec::new(), more: 0 },
+            Err(verdict) => Folding::Decided(verdict),
+        };
+        Fold { max_age, state }
+    }
+
+    /// How many slots are still to be observed; `None` where the header decided.
+    #[must_use]
+    pub fn declared(&self) -> Option<SlotCount> {
+        match self.state {
+            Folding::Slots { declared, .. } => Some(declared),
+            Folding::Decided(_) => None,
+        }
+    }
+
+    /// Step 4 for the next slot. Returns what is wrong with it. Slots beyond the declared
+    /// count are ignored.
+    pub fn slot(&mut self, own: &Own, observation: &SlotObservation) -> Option<Problem> {
+        let Folding::Slots { declared, seen, problems, more } = &mut self.state else {
+            return None;
+        };
+        let slot = Slot::new(*seen).ok().filter(|&slot| declared.contains(slot))?;
+        if let Read::Found(AnyMark::Text(_)) = observation.mark
+            && own.pid1.is_elsewhere()
+        {
+            self.state = Folding::Decided(Verdict::UnsafeTopology);
+            return None;
+        }
+        *seen += 1;
+        let problem = slot_problem(own, observation, self.max_age)?;
+        if problems.push(SlotProblem { slot, problem }).is_err() {
+            *more += 1;
+        }
+        Some(problem)
+    }
+
+    /// The verdict. A declared slot that was never observed counts as missing.
+    #[must_use]
+    pub fn finish(self) -> Verdict {
+        match self.state {
+            Folding::Decided(verdict) => verdict,
+            Folding::Slots { declared, seen, mut problems, mut more } => {
+                for slot in declared.slots().skip(seen as usize) {
+                    if problems.push(SlotProblem { slot, problem: Problem::Missing }).is_err() {
+                        more += 1;
+                    }
+                }
+                if problems.is_empty() {
+                    Verdict::Healthy(declared)
+                } else {
+                    Verdict::Slots(problems, more)
+                }
+            }
+        }
+    }
+}
+
+#[expect(clippy::result_large_err, reason = "returned once, on the stack; there is no heap")]
+fn decide_header(
+    own: &Own,
+    unsafe_published: bool,
+    expected: &Read<Decoded<Expected>>,
+    generation: &Read<Decoded<Generation>>,
+) -> Result<SlotCount, Verdict> {
+    if unsafe_published || proven_unsafe(own, expected, generation) {
+        return Err(Verdict::UnsafeTopology);
+    }
+    let declared = match expected {
+        Read::Absent => return Err(Verdict::NotStarted),
+        Read::Failed(fault) => return Err(Verdict::HeaderFault(HeaderFile::Expected, *fault)),
+        Read::Found(Decoded { record: Expected { processes: 0 }, .. }) => {
+            return Err(Verdict::NotStarted);
+        }
+        Read::Found(Decoded { record, .. }) => {
+            SlotCount::new(record.processes).map_err(|_| Verdict::TooManySlots(record.processes))?
+        }
+    };
+    let identified =
+        if own.text { own.generation.formula().is_some() } else { own.generation.identifies() };
+    match generation {
+        Read::Found(found) if !comparable_encoding(own, found.encoding) => Ok(declared),
+        Read::Found(found) if same_incarnation(own, found.encoding, &found.record) => Ok(declared),
+        _ if !identified => Ok(declared),
+        Read::Failed(fault) => Err(Verdict::HeaderFault(HeaderFile::Generation, *fault)),
+        Read::Absent | Read::Found(_) => Err(Verdict::PreviousContainer),
+    }
+}
+
+/// Whether this process itself proved that PID 1 is outside, and the verdict would rest on it.
+fn proven_unsafe(
+    own: &Own,
+    expected: &Read<Decoded<Expected>>,
+    generation: &Read<Decoded<Generation>>,
+) -> bool {
+    own.pid1.is_elsewhere()
+        && (own.strict
+            || own.text
+            || !own.generation.has_unique_id()
+            || matches!(expected, Read::Found(Decoded { encoding: Encoding::Text, .. }))
+            || matches!(generation, Read::Found(found)
+                if found.encoding == Encoding::Text || own.rests_on_pid1(&found.record)))
+}
+
+/// Whether this process has a generation for records in `encoding`. Text carries no unique
+/// id, so a process with nothing but such an id has none for it: freshness alone, as in the
+/// gem.
+fn comparable_encoding(own: &Own, encoding: Encoding) -> bool {
+    match encoding {
+        Encoding::Binary => own.generation.identifies(),
+        Encoding::Text => own.generation.formula().is_some(),
+    }
+}
+
+fn same_incarnation(own: &Own, encoding: Encoding, written: &Generation) -> bool {
+    match encoding {
+        Encoding::Binary => own.generation.relation(written).is_same(),
+        Encoding::Text => own.generation.formula() == written.formula(),
+    }
+}
+
+fn slot_problem(own: &Own, observation: &SlotObservation, max_age: MaxAge) -> Option<Problem> {
+    let mark = match &observation.mark {
+        Read::Absent => return Some(Problem::Missing),
+        Read::Failed(fault) => return Some(Problem::Fault(*fault)),
+        Read::Found(mark) => mark,
+    };
+    if comparable_encoding(own, mark.encoding()) {
+        let same = mark
+            .generation()
+            .is_some_and(|written| same_incarnation(own, mark.encoding(), written));
+        if !same {
+            return Some(Problem::PreviousContainer);
+        }
+    }
+    match mark {
+        AnyMark::Binary(mark) => {
+            let problem = monotonic_problem(mark, observation.now, max_age)?;
+            if shares_clock(own, mark, observation.time_namespace) {
+                Some(problem)
+            } else {
+                mtime_problem(observation, max_age)
+            }
+        }
+        AnyMark::Text(_) => mtime_problem(observation, max_age),
+    }
+}
+
+/// Whether the mark's monotonic time stamp was taken on this process's clock.
+fn shares_clock(own: &Own, mark: &Mark, time_namespace: u64) -> bool {
+    let same_boot = match (own.generation.boot_id, mark.generation.as_ref().and_then(|g| g.boot_id))
+    {
+        (Some(own), Some(written)) => own == written,
+        _ => true,
+    };
+    same_boot && mark.time_namespace == time_namespace
+}
+
+fn monotonic_problem(mark: &Mark, now: Now, max_age: MaxAge) -> Option<Problem> {
+    match now.monotonic_ns.checked_sub(mark.monotonic_ns) {
+        None => Some(Problem::Future(None)),
+        Some(age) if age > max_age.as_nanos() => Some(stale(age, max_age)),
+        Some(_) => None,
+    }
+}
+
+fn mtime_problem(observation: &SlotObservation, max_age: MaxAge) -> Option<Problem> {
+    let age = observation.now.realtime_ns.saturating_sub(observation.mtime_ns);
+    if age < 0 {
+        let ahead = age.unsigned_abs();
+        return (ahead > max_age.as_nanos())
+            .then_some(Problem::Future(Some(ahead.div_ceil(1_000_000_000))));
+    }
+    let age = age.unsigned_abs();
+    (age > max_age.as_nanos()).then_some(stale(age, max_age))
+}
+
+fn stale(age_ns: u64, max_age: MaxAge) -> Problem {
+    // Rounded up, so that the line never reads `stale 45s > 45s`.
+    Problem::Stale { age_s: age_ns.div_ceil(1_000_000_000), max_s: max_age.as_secs() }
+}
