@@ -7,8 +7,8 @@ use core::fmt;
 use heapless::Vec;
 
 use crate::{
-    AnyMark, DecodeError, Decoded, Encoding, Errno, Expected, Generation, MAX_SLOTS, Mark, MaxAge,
-    Pid1, Slot, SlotCount, UNSUPPORTED_TOPOLOGY,
+    AnyMark, DecodeError, Decoded, Encoding, Errno, Evidence, Expected, Generation, MAX_SLOTS,
+    Mark, MaxAge, Pid1, Relation, Slot, SlotCount, UNSUPPORTED_TOPOLOGY,
 };
 
 /// How many problems a verdict names before it only counts them.
@@ -50,7 +50,9 @@ pub enum Read<T> {
 }
 
 /// What the judging process knows of itself. The caller may collect it lazily: what no record
-/// at hand can be compared with need not be read.
+/// at hand can be compared with need not be read. But evidence that is left out because no
+/// record could be compared with it must not leave the generation without any: a process that
+/// has none judges by freshness alone.
 #[derive(Debug, Clone)]
 pub struct Own {
     /// The evidence that was read. Holds no `pid1_start_time` where PID 1 is elsewhere.
@@ -397,7 +399,11 @@ fn comparable_encoding(own: &Own, encoding: Encoding) -> bool {
 
 fn same_incarnation(own: &Own, encoding: Encoding, written: &Generation) -> bool {
     match encoding {
-        Encoding::Binary => own.generation.relation(written).is_same(),
+        Encoding::Binary => match own.generation.relation(written) {
+            // Half of it is PID 1's, which is not this container's.
+            Relation::Same(Evidence::InodeAndStartTime) => !own.pid1.is_elsewhere(),
+            relation => relation.is_same(),
+        },
         Encoding::Text => own.generation.formula() == written.formula(),
     }
 }
@@ -417,26 +423,25 @@ fn slot_problem(own: &Own, observation: &SlotObservation, max_age: MaxAge) -> Op
         }
     }
     match mark {
-        AnyMark::Binary(mark) => {
+        AnyMark::Binary(mark) if same_boot(own, mark) => {
             let problem = monotonic_problem(mark, observation.now, max_age)?;
-            if shares_clock(own, mark, observation.time_namespace) {
+            if mark.time_namespace == observation.time_namespace {
                 Some(problem)
             } else {
                 mtime_problem(observation, max_age)
             }
         }
-        AnyMark::Text(_) => mtime_problem(observation, max_age),
+        AnyMark::Binary(_) | AnyMark::Text(_) => mtime_problem(observation, max_age),
     }
 }
 
-/// Whether the mark's monotonic time stamp was taken on this process's clock.
-fn shares_clock(own: &Own, mark: &Mark, time_namespace: u64) -> bool {
-    let same_boot = match (own.generation.boot_id, mark.generation.as_ref().and_then(|g| g.boot_id))
-    {
+/// Whether the mark's monotonic clock can be this process's. Asked before that clock is looked
+/// at: after a reboot it passes the value of an old mark once more, and would call it fresh.
+fn same_boot(own: &Own, mark: &Mark) -> bool {
+    match (own.generation.boot_id, mark.generation.as_ref().and_then(|g| g.boot_id)) {
         (Some(own), Some(written)) => own == written,
         _ => true,
-    };
-    same_boot && mark.time_namespace == time_namespace
+    }
 }
 
 fn monotonic_problem(mark: &Mark, now: Now, max_age: MaxAge) -> Option<Problem> {
