@@ -1,0 +1,39 @@
+//! Link arguments of the static binary. They are given only for a musl target with the feature
+//! `static`, so that the library and its tests build everywhere with the defaults.
+//! What each of them saves is measured in README.md by `cargo xtask probe --size-steps`.
+
+use std::env;
+
+/// Each is one step of the table in README.md, under the name that `--size-steps` leaves out.
+const STEPS: [(&str, &[&str]); 4] = [
+    ("noseparate-code", &["-z", "noseparate-code"]),
+    ("no-build-id", &["--build-id=none"]),
+    ("norelro", &["-z", "norelro"]),
+    ("no-eh-frame-hdr", &["--no-eh-frame-hdr"]),
+];
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-env-changed=TICKMARK_PROBE_LEAVE_OUT");
+    let musl = env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "musl");
+    if !musl || env::var_os("CARGO_FEATURE_STATIC").is_none() {
+        return;
+    }
+    // A program without std has to name the C library, whose start code calls `main`.
+    println!("cargo:rustc-link-arg-bins=-lc");
+    // A compiler that drives the linker wants the linker's own arguments wrapped.
+    let direct = env::var("RUSTC_LINKER").is_ok_and(|linker| linker.contains("lld"));
+    let left_out = env::var("TICKMARK_PROBE_LEAVE_OUT").unwrap_or_default();
+    for (step, arguments) in STEPS {
+        if step == left_out {
+            continue;
+        }
+        if direct {
+            for argument in arguments {
+                println!("cargo:rustc-link-arg-bins={argument}");
+            }
+        } else {
+            println!("cargo:rustc-link-arg-bins=-Wl,{}", arguments.join(","));
+        }
+    }
+}
