@@ -1,0 +1,24 @@
+//! Liveness for queue workers.
+//!
+//! A worker judges itself, in its own memory, every tick, and leaves a mark on a tmpfs. The
+//! static probe `tickmark-probe` reads the marks and tells the supervisor. This crate is the
+//! worker's side, and the code that both sides share.
+//!
+//! What it does not do: open connections, end or restart anything, read the application's
+//! configuration.
+//!
+//! Without the default feature `std` what is left is `no_std` and allocates nothing: reading
+//! procfs ([`procfs`]), reading marks and judging them ([`observe`]), publishing them
+//! ([`marks`]).
+#![no_std]
+
+#[cfg(feature = "std")]
+extern crate std;
+
+pub mod clock;
+pub mod marks;
+pub mod observe;
+pub mod procfs;
+pub mod settings;
+
+pub use tickmark_protocol as protocol;

@@ -1,0 +1,559 @@
+//! The evidence: what this process can read about its container, and where PID 1 is. Each
+//! piece is read at most once and only when it is asked for; the decisions are in
+//! `tickmark_protocol`.
+//!
+//! Measured in real containers: `docs/DESIGN.md` has the tables.
+#![allow(unsafe_code, reason = "two ioctl operation codes that rustix does not define")]
+
+use core::cell::Cell;
+use core::ffi::CStr;
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, StatxFlags, openat, readlinkat_raw, statat, statfs, statx,
+};
+use rustix::io::{Errno as SysErrno, read};
+use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
+use tickmark_protocol::{
+    Detail, Encoding, Errno, Generation, LaunchToken, Pid1, State, Topology, Witness, classify,
+    procfs as parse,
+};
+
+const OWN_NAMESPACE: &str = "/proc/self/ns/mnt";
+const PID1_NAMESPACE: &str = "/proc/1/ns/mnt";
+const PID1_STAT: &str = "/proc/1/stat";
+
+pub(crate) fn errno(error: SysErrno) -> Errno {
+    Errno(error.raw_os_error())
+}
+
+/// The pieces that the test switch can hide, as bits of its mask.
+#[derive(Clone, Copy)]
+enum Piece {
+    Launch,
+    MountNamespaceId,
+    RootMount,
+    Cgroup,
+    MountNamespaceInode,
+    Pid1Start,
+    Pid1Namespace,
+    Pid1Mounts,
+    BootId,
+}
+
+#[cfg(feature = "test-hide-evidence")]
+mod hiding {
+    use core::sync::atomic::{AtomicU32, Ordering};
+
+    static HIDDEN: AtomicU32 = AtomicU32::new(0);
+
+    /// Names in the order of `Piece`.
+    const NAMES: [&[u8]; 9] = [
+        b"launch",
+        b"mntns-id",
+        b"root-mount",
+        b"cgroup",
+        b"mntns-inode",
+        b"pid1-start",
+        b"pid1-ns",
+        b"pid1-mountinfo",
+        b"boot-id",
+    ];
+
+    /// Hides the pieces in a comma-separated list. Only in tests: no release has the feature.
+    pub(crate) fn hide(list: &[u8]) {
+        let mut mask = 0;
+        for name in list.split(|&b| b == b',') {
+            if let Some(bit) = NAMES.iter().position(|known| *known == name) {
+                mask |= 1 << bit;
+            }
+        }
+        HIDDEN.store(mask, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_hidden(piece: super::Piece) -> bool {
+        HIDDEN.load(Ordering::Relaxed) & (1 << piece as u32) != 0
+    }
+}
+
+#[cfg(feature = "test-hide-evidence")]
+pub(crate) use hiding::hide;
+
+#[cfg(feature = "test-hide-evidence")]
+fn visible(piece: Piece) -> Result<(), Errno> {
+    if hiding::is_hidden(piece) { Err(Errno::ACCESS) } else { Ok(()) }
+}
+
+#[cfg(not(feature = "test-hide-evidence"))]
+#[expect(clippy::unnecessary_wraps, reason = "the test switch can fail")]
+fn visible(_piece: Piece) -> Result<(), Errno> {
+    Ok(())
+}
+
+/// What happens to a descriptor when the library is done with it: `drop` closes it at once, a
+/// process that counts its system calls may close many in one.
+pub type Dispose<'d> = &'d mut dyn FnMut(OwnedFd);
+
+/// A piece of evidence that is read when it is first asked for.
+struct Lazy<T>(Cell<Option<Option<T>>>);
+
+impl<T: Copy> Lazy<T> {
+    const fn unread() -> Lazy<T> {
+        Lazy(Cell::new(None))
+    }
+
+    fn get(&self, read: impl FnOnce() -> Option<T>) -> Option<T> {
+        if let Some(known) = self.0.get() {
+            return known;
+        }
+        let value = read();
+        self.0.set(Some(value));
+        value
+    }
+}
+
+/// What this process can say about its container, read piece by piece.
+pub struct Evidence<'d> {
+    dispose: Dispose<'d>,
+    launch: Option<LaunchToken>,
+    boot_id: Lazy<[u8; 16]>,
+    mount_namespace_id: Lazy<u64>,
+    root_mount_id: Lazy<u64>,
+    cgroup_id: Lazy<u64>,
+    inode: Lazy<u64>,
+    start_time: Lazy<u64>,
+    pid1: Lazy<Pid1>,
+    missing: Detail,
+    /// What has been read so far.
+    held: Generation,
+}
+
+impl<'d> Evidence<'d> {
+    /// Reads nothing yet.
+    #[must_use]
+    pub fn new(launch: Option<LaunchToken>, dispose: Dispose<'d>) -> Evidence<'d> {
+        let launch = launch.filter(|_| visible(Piece::Launch).is_ok());
+        let held = Generation { launch: launch.clone(), ..Generation::default() };
+        Evidence {
+            dispose,
+            launch,
+            boot_id: Lazy::unread(),
+            mount_namespace_id: Lazy::unread(),
+            root_mount_id: Lazy::unread(),
+            cgroup_id: Lazy::unread(),
+            inode: Lazy::unread(),
+            start_time: Lazy::unread(),
+            pid1: Lazy::unread(),
+            missing: Detail::None,
+            held,
+        }
+    }
+
+    /// The disposer, for files that are not evidence.
+    pub(crate) fn dispose(&mut self) -> &mut dyn FnMut(OwnedFd) {
+        self.dispose
+    }
+
+    /// What has been read so far.
+    #[must_use]
+    pub fn held(&self) -> &Generation {
+        &self.held
+    }
+
+    /// Where PID 1 is, if that was read.
+    #[must_use]
+    pub fn known_pid1(&self) -> Option<Pid1> {
+        self.pid1.0.get().flatten()
+    }
+
+    /// Reads what a comparison with `written` can rest on, strongest first, and no more. The
+    /// parts that rest on PID 1 are read only where no unique id is shared.
+    pub fn read_for(&mut self, written: Option<&Generation>, encoding: Encoding) {
+        if encoding == Encoding::Text {
+            self.read_formula();
+            return;
+        }
+        let Some(written) = written else {
+            if !self.read_unique(|_| true) {
+                self.read_formula();
+            }
+            return;
+        };
+        if written.boot_id.is_some() {
+            self.boot_id();
+        }
+        if self.launch.is_some() {
+            return;
+        }
+        let carries = |kind| match kind {
+            Unique::MountNamespace => written.mount_namespace_id.is_some(),
+            Unique::RootMount => written.root_mount_id.is_some(),
+            Unique::Cgroup => written.cgroup_id.is_some(),
+        };
+        if !self.read_unique(carries) {
+            // Nothing shared. Whether this process has a generation at all still matters.
+            self.read_formula();
+            if self.held.formula().is_none() {
+                self.read_unique(|_| true);
+            }
+        }
+    }
+
+    /// Reads everything there is.
+    pub fn read_all(&mut self) {
+        self.boot_id();
+        self.mount_namespace_id();
+        self.root_mount_id();
+        self.cgroup_id();
+        self.read_formula();
+    }
+
+    /// Reads the wanted unique ids until one is held.
+    fn read_unique(&mut self, wanted: impl Fn(Unique) -> bool) -> bool {
+        (self.launch.is_some() && wanted(Unique::MountNamespace))
+            || (wanted(Unique::MountNamespace) && self.mount_namespace_id().is_some())
+            || (wanted(Unique::RootMount) && self.root_mount_id().is_some())
+            || (wanted(Unique::Cgroup) && self.cgroup_id().is_some())
+    }
+
+    /// The gem's pair. The topology is decided before anything is derived from PID 1: where
+    /// PID 1 is the pod's or the node's, its start time says nothing about this container.
+    fn read_formula(&mut self) {
+        let pid1 = self.pid1();
+        let inode = self.inode.get(|| match own_namespace_inode() {
+            Ok(inode) => Some(inode),
+            Err(detail) => {
+                self.missing = detail;
+                None
+            }
+        });
+        self.held.mount_namespace_inode = inode;
+        if pid1.is_elsewhere() {
+            return;
+        }
+        let start_time = self.start_time.get(|| match pid1_start_time(self.dispose) {
+            Ok(start) => Some(start),
+            Err(detail) => {
+                if inode.is_some() {
+                    self.missing = detail;
+                }
+                None
+            }
+        });
+        if start_time == Some(0) && inode.is_some() {
+            self.missing = Detail::StartTimeZero;
+        }
+        self.held.pid1_start_time = start_time;
+    }
+
+    /// Why the gem's pair could not be read, where it could not.
+    #[must_use]
+    pub fn missing(&self) -> Detail {
+        self.missing
+    }
+
+    fn boot_id(&mut self) -> Option<[u8; 16]> {
+        let id = self.boot_id.get(|| {
+            visible(Piece::BootId).ok()?;
+            let mut buffer = [0; 64];
+            let text =
+                read_file(c"/proc/sys/kernel/random/boot_id", &mut buffer, self.dispose).ok()?;
+            parse::boot_id(text)
+        });
+        self.held.boot_id = id;
+        id
+    }
+
+    fn mount_namespace_id(&mut self) -> Option<u64> {
+        let id = self.mount_namespace_id.get(|| mount_namespace_id(self.dispose));
+        self.held.mount_namespace_id = id;
+        id
+    }
+
+    fn root_mount_id(&mut self) -> Option<u64> {
+        let id = self.root_mount_id.get(root_mount_id);
+        self.held.root_mount_id = id;
+        id
+    }
+
+    fn cgroup_id(&mut self) -> Option<u64> {
+        let id = self.cgroup_id.get(|| cgroup_id(self.dispose));
+        self.held.cgroup_id = id;
+        id
+    }
+
+    /// Where PID 1 is; the first of three answers.
+    pub fn pid1(&mut self) -> Pid1 {
+        self.pid1.get(|| Some(locate_pid1(self.dispose))).unwrap_or(Pid1::Unknown(Detail::None))
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Unique {
+    MountNamespace,
+    RootMount,
+    Cgroup,
+}
+
+/// One inspection, at start: the state, and what is written into records.
+#[derive(Debug, Clone)]
+pub struct Inspection {
+    /// The state and its detail.
+    pub topology: Topology,
+    /// What goes into records; `None` where there is nothing that identifies the container,
+    /// or nothing trustworthy.
+    pub generation: Option<Generation>,
+    /// Everything that was read.
+    pub evidence: Generation,
+}
+
+/// Reads all evidence once, as a worker does at start.
+#[must_use]
+pub fn inspect(encoding: Encoding, strict: bool, launch: Option<LaunchToken>) -> Inspection {
+    let mut dispose = drop;
+    let mut evidence = Evidence::new(launch, &mut dispose);
+    evidence.read_all();
+    let pid1 = evidence.pid1();
+    let topology = classify(pid1, evidence.held(), encoding, strict, evidence.missing());
+    let generation = match topology.state {
+        State::Unsafe | State::Unavailable | State::NonLinux => None,
+        State::Verified | State::VerifiedByUniqueId | State::Unverifiable => {
+            Some(evidence.held().clone())
+        }
+    };
+    Inspection { topology, generation, evidence: evidence.held().clone() }
+}
+
+/// Inode of this process's time namespace; 0 where the kernel has none (before Linux 5.6).
+///
+/// Source: `readlink /proc/self/ns/time`, time_namespaces(7).
+#[must_use]
+pub fn time_namespace() -> u64 {
+    let mut buffer = [0; 64];
+    read_link(c"/proc/self/ns/time", &mut buffer)
+        .ok()
+        .and_then(|link| parse::namespace_inode(link, "time"))
+        .unwrap_or(0)
+}
+
+/// `NS_GET_MNTNS_ID`, since Linux 6.11; `ENOTTY` before. The id is unique within a boot.
+///
+/// Source: `include/uapi/linux/nsfs.h`, ioctl_nsfs(2).
+fn mount_namespace_id(dispose: Dispose<'_>) -> Option<u64> {
+    const NS_GET_MNTNS_ID: Opcode = opcode::read::<u64>(0xb7, 5);
+    visible(Piece::MountNamespaceId).ok()?;
+    let namespace = open(c"/proc/self/ns/mnt").ok()?;
+    // SAFETY: the operation writes one u64, the type given, and nothing else.
+    let id = unsafe { ioctl(&namespace, Getter::<NS_GET_MNTNS_ID, u64>::new()) };
+    dispose(namespace);
+    id.ok().filter(|&id| id != 0)
+}
+
+/// `STATX_MNT_ID_UNIQUE` of `/`, since Linux 6.8.
+///
+/// An older kernel answers without the bit in `stx_mask`, and leaves its reusable id in the
+/// very same field: the bit decides. Source: statx(2).
+fn root_mount_id() -> Option<u64> {
+    const STATX_MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+    visible(Piece::RootMount).ok()?;
+    root_statx(STATX_MNT_ID_UNIQUE)
+}
+
+fn root_statx(id: StatxFlags) -> Option<u64> {
+    let root = statx(CWD, c"/", AtFlags::empty(), id).ok()?;
+    (root.stx_mask & id.bits() != 0).then_some(root.stx_mnt_id)
+}
+
+/// Inode of the container's own cgroup v2 directory, since Linux 5.5, where it is the
+/// container's own: `/sys/fs/cgroup` is a cgroup v2 and not its host's root (inode 1), and
+/// this process is at the root of its cgroup namespace. Source: cgroups(7),
+/// `CGROUP2_SUPER_MAGIC` in `include/uapi/linux/magic.h`.
+fn cgroup_id(dispose: Dispose<'_>) -> Option<u64> {
+    const CGROUP2_SUPER_MAGIC: u64 = 0x6367_7270;
+    visible(Piece::Cgroup).ok()?;
+    let kind = statfs(c"/sys/fs/cgroup").ok()?.f_type;
+    if u64::try_from(kind) != Ok(CGROUP2_SUPER_MAGIC) {
+        return None;
+    }
+    let inode = statat(CWD, c"/sys/fs/cgroup", AtFlags::empty()).ok()?.st_ino;
+    let mut buffer = [0; 256];
+    let own = read_file(c"/proc/self/cgroup", &mut buffer, dispose).ok()?;
+    (inode > 1 && parse::at_cgroup_root(own)).then_some(inode)
+}
+
+fn own_namespace_inode() -> Result<u64, Detail> {
+    visible(Piece::MountNamespaceInode).map_err(|e| Detail::CannotRead(OWN_NAMESPACE, e))?;
+    let mut buffer = [0; 64];
+    let link = read_link(c"/proc/self/ns/mnt", &mut buffer)
+        .map_err(|e| Detail::CannotRead(OWN_NAMESPACE, e))?;
+    parse::namespace_inode(link, "mnt").ok_or(Detail::CannotParse(OWN_NAMESPACE))
+}
+
+fn pid1_namespace_inode() -> Result<u64, Detail> {
+    visible(Piece::Pid1Namespace).map_err(|e| Detail::CannotRead(PID1_NAMESPACE, e))?;
+    let mut buffer = [0; 64];
+    let link = read_link(c"/proc/1/ns/mnt", &mut buffer)
+        .map_err(|e| Detail::CannotRead(PID1_NAMESPACE, e))?;
+    parse::namespace_inode(link, "mnt").ok_or(Detail::CannotParse(PID1_NAMESPACE))
+}
+
+fn pid1_start_time(dispose: Dispose<'_>) -> Result<u64, Detail> {
+    visible(Piece::Pid1Start).map_err(|e| Detail::CannotRead(PID1_STAT, e))?;
+    let mut buffer = [0; 1024];
+    let stat = read_file(c"/proc/1/stat", &mut buffer, dispose)
+        .map_err(|e| Detail::CannotRead(PID1_STAT, e))?;
+    parse::stat_start_time(stat).ok_or(Detail::CannotParse(PID1_STAT))
+}
+
+/// The first answer wins: both namespace links; the mounts of both; none.
+fn locate_pid1(dispose: Dispose<'_>) -> Pid1 {
+    let unknown = match (pid1_namespace_inode(), own_namespace_inode()) {
+        (Ok(pid1), Ok(own)) if pid1 == own => return Pid1::Here,
+        (Ok(pid1), Ok(own)) => return Pid1::Elsewhere(Detail::Namespaces { pid1, own }),
+        (Err(detail), _) | (_, Err(detail)) => Pid1::Unknown(detail),
+    };
+    match compare_mounts(dispose) {
+        Some(Mounts::Shared) => Pid1::Here,
+        Some(Mounts::Disjoint { own }) => match second_witness(own, dispose) {
+            Some(witness) => Pid1::Elsewhere(Detail::Mounts(witness)),
+            None => unknown,
+        },
+        None => unknown,
+    }
+}
+
+enum Mounts {
+    /// The mount of our `/` is among PID 1's: one mount namespace.
+    Shared,
+    /// Both lists hold mounts, and no mount is in both.
+    Disjoint {
+        /// How many are in ours.
+        own: u64,
+    },
+}
+
+/// Mount ids of one machine are unique while the mount lives, and reading them needs no
+/// capability. `None` where they show nothing.
+fn compare_mounts(dispose: Dispose<'_>) -> Option<Mounts> {
+    visible(Piece::Pid1Mounts).ok()?;
+    // Not from our own list: a chrooted process does not see its own root in it.
+    let root = root_statx(StatxFlags::MNT_ID)?;
+    let (mut listed, mut shared) = (0u64, false);
+    mount_ids(c"/proc/1/mountinfo", dispose, |id| {
+        listed += 1;
+        shared |= id == root;
+    })?;
+    if shared {
+        return Some(Mounts::Shared);
+    }
+    // An empty list proves nothing: PID 1 may be chrooted into a plain directory.
+    if listed == 0 {
+        return None;
+    }
+    let mut own = 0;
+    loop {
+        // A window over our list, however long it is.
+        let mut window = [0u64; 256];
+        let (mut seen, mut held) = (0, 0);
+        mount_ids(c"/proc/self/mountinfo", dispose, |id| {
+            if seen >= own && held < window.len() {
+                window[held] = id;
+                held += 1;
+            }
+            seen += 1;
+        })?;
+        if held == 0 {
+            return (own > 0).then_some(Mounts::Disjoint { own });
+        }
+        let mut common = false;
+        mount_ids(c"/proc/1/mountinfo", dispose, |id| common |= window[..held].contains(&id))?;
+        if common {
+            // Some mount is shared but not ours of `/`: neither proof holds.
+            return None;
+        }
+        own += held as u64;
+    }
+}
+
+fn mount_ids(path: &CStr, dispose: Dispose<'_>, mut found: impl FnMut(u64)) -> Option<()> {
+    let file = open(path).ok()?;
+    let mut ids = parse::MountIds::default();
+    let mut buffer = [0; 1024];
+    let complete = loop {
+        match read(&file, &mut buffer) {
+            Ok(0) => break Some(()),
+            Ok(length) => ids.feed(&buffer[..length], &mut found),
+            Err(SysErrno::INTR) => {}
+            Err(_) => break None,
+        }
+    };
+    dispose(file);
+    complete
+}
+
+/// Two lists without a common mount show different namespaces only with a second witness: two
+/// processes of one namespace, each chrooted into a mount of its own, have such lists too.
+fn second_witness(own_mounts: u64, dispose: Dispose<'_>) -> Option<Witness> {
+    if namespace_mounts(dispose) == Some(own_mounts) {
+        return Some(Witness::WholeNamespace);
+    }
+    let mut buffer = [0; 64];
+    if let Ok(link) = read_link(c"/proc/self/ns/pid", &mut buffer)
+        && parse::namespace_inode(link, "pid") == Some(parse::INITIAL_PID_NAMESPACE)
+    {
+        return Some(Witness::InitialPidNamespace);
+    }
+    let absolute = read_link(c"/proc/self/ns/cgroup", &mut buffer)
+        .ok()
+        .and_then(|link| parse::namespace_inode(link, "cgroup"))
+        == Some(parse::INITIAL_CGROUP_NAMESPACE);
+    let (mut own, mut pid1) = ([0; 2048], [0; 2048]);
+    let own = read_file(c"/proc/self/cgroup", &mut own, dispose).ok()?;
+    let pid1 = read_file(c"/proc/1/cgroup", &mut pid1, dispose).ok()?;
+    parse::pid1_cgroup_outside(own, pid1, absolute).then_some(Witness::Cgroup)
+}
+
+/// How many mounts this process's whole namespace holds: `NS_MNT_GET_INFO`, since Linux 6.12.
+/// Source: `struct mnt_ns_info` in `include/uapi/linux/nsfs.h`.
+fn namespace_mounts(dispose: Dispose<'_>) -> Option<u64> {
+    #[repr(C)]
+    struct MntNsInfo {
+        size: u32,
+        nr_mounts: u32,
+        mnt_ns_id: u64,
+    }
+    const NS_MNT_GET_INFO: Opcode = opcode::read::<MntNsInfo>(0xb7, 10);
+    let namespace = open(c"/proc/self/ns/mnt").ok()?;
+    // SAFETY: the operation writes one `struct mnt_ns_info`, laid out as above; its size is
+    // part of the operation code, so the kernel writes no more.
+    let info = unsafe { ioctl(&namespace, Getter::<NS_MNT_GET_INFO, MntNsInfo>::new()) };
+    dispose(namespace);
+    info.ok().map(|info| u64::from(info.nr_mounts))
+}
+
+fn open(path: &CStr) -> Result<OwnedFd, Errno> {
+    openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+        .map_err(errno)
+}
+
+/// One read: these files are made by the kernel in one piece.
+fn read_file<'b>(
+    path: &CStr,
+    buffer: &'b mut [u8],
+    dispose: Dispose<'_>,
+) -> Result<&'b [u8], Errno> {
+    let file = open(path)?;
+    let length = loop {
+        match read(file.as_fd(), &mut *buffer) {
+            Err(SysErrno::INTR) => {}
+            other => break other,
+        }
+    };
+    dispose(file);
+    Ok(&buffer[..length.map_err(errno)?])
+}
+
+fn read_link<'b>(path: &CStr, buffer: &'b mut [u8; 64]) -> Result<&'b [u8], Errno> {
+    let length = readlinkat_raw(CWD, path, &mut buffer[..]).map_err(errno)?;
+    Ok(&buffer[..length])
+}
