@@ -1,0 +1,180 @@
+//! What the command line and the environment ask for. A flag wins over its variable.
+
+use std::time::Duration;
+
+pub(crate) const USAGE: &str = "\
+tickmark-demo-worker: a queue worker that can be made ill on purpose
+
+usage: tickmark-demo-worker [--consumers N] [--slots N] [--start-delay MS] [--drain MS|never]
+       tickmark-demo-worker pause
+
+  --consumers N       consumer threads, all of which must consume     DEMO_CONSUMERS    2
+  --slots N           worker processes; above 1 this process is a     DEMO_SLOTS        1
+                      supervisor that respawns one that died
+  --start-delay MS    wait before the consumers are registered        DEMO_START_DELAY  0
+  --drain MS|never    how long the work in flight takes to end        DEMO_DRAIN        0
+                      after SIGTERM
+  --help              this text
+
+  pause               wait for SIGTERM and reap children, like a pod's pause container
+
+Each option can come from the variable beside it; the last column is the default.
+Liveness has its own settings in TICKMARK_*: to watch it turn within seconds, use
+
+  TICKMARK_DIR=/dev/shm/demo TICKMARK_TICK=1 TICKMARK_MAX_AGE=3 tickmark-demo-worker &
+  TICKMARK_DIR=/dev/shm/demo TICKMARK_MAX_AGE=3 tickmark-probe; echo $?
+
+Make it ill, and well again:
+
+  kill -USR1 PID      lose one consumer: the mark goes stale after TICKMARK_MAX_AGE
+  kill -USR2 PID      take it back
+  kill -TERM PID      drain, then exit; with --drain never it is stuck, and the mark goes
+                      stale after TICKMARK_SHUTDOWN_GRACE + TICKMARK_MAX_AGE
+  kill -KILL PID      of a slot: the supervisor starts it again into the same slot
+
+A supervisor passes SIGTERM to every slot, and SIGUSR1 and SIGUSR2 to slot 0.
+";
+
+/// What to do.
+pub(crate) enum Invocation {
+    Help,
+    Pause,
+    Work(Options),
+}
+
+/// How to work.
+pub(crate) struct Options {
+    pub(crate) consumers: u32,
+    pub(crate) slots: u32,
+    pub(crate) start_delay: Duration,
+    /// `None` is a drain that never ends.
+    pub(crate) drain: Option<Duration>,
+}
+
+impl Options {
+    /// The command line of one slot's process.
+    pub(crate) fn slot_arguments(&self) -> Vec<String> {
+        let drain = match self.drain {
+            Some(drain) => drain.as_millis().to_string(),
+            None => "never".to_owned(),
+        };
+        [
+            ("--slots", "1".to_owned()),
+            ("--consumers", self.consumers.to_string()),
+            ("--start-delay", self.start_delay.as_millis().to_string()),
+            ("--drain", drain),
+        ]
+        .into_iter()
+        .flat_map(|(flag, value)| [flag.to_owned(), value])
+        .collect()
+    }
+}
+
+pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Invocation, String> {
+    parse_with(arguments, |name| std::env::var(name).ok())
+}
+
+fn parse_with(
+    mut arguments: impl Iterator<Item = String>,
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<Invocation, String> {
+    let mut options = Options {
+        consumers: 2,
+        slots: 1,
+        start_delay: Duration::ZERO,
+        drain: Some(Duration::ZERO),
+    };
+    for (flag, variable) in [
+        ("--consumers", "DEMO_CONSUMERS"),
+        ("--slots", "DEMO_SLOTS"),
+        ("--start-delay", "DEMO_START_DELAY"),
+        ("--drain", "DEMO_DRAIN"),
+    ] {
+        if let Some(value) = environment(variable).filter(|value| !value.trim().is_empty()) {
+            set(&mut options, flag, value.trim())
+                .map_err(|mistake| format!("{variable}: {mistake}"))?;
+        }
+    }
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--help" | "-h" => return Ok(Invocation::Help),
+            "pause" => return Ok(Invocation::Pause),
+            _ => {}
+        }
+        let (flag, value) = match argument.split_once('=') {
+            Some((flag, value)) => (flag.to_owned(), Some(value.to_owned())),
+            None => (argument, None),
+        };
+        if !["--consumers", "--slots", "--start-delay", "--drain"].contains(&flag.as_str()) {
+            return Err(format!("unknown argument {flag}"));
+        }
+        let value =
+            value.or_else(|| arguments.next()).ok_or_else(|| format!("{flag} needs a value"))?;
+        set(&mut options, &flag, &value).map_err(|mistake| format!("{flag}: {mistake}"))?;
+    }
+    Ok(Invocation::Work(options))
+}
+
+fn set(options: &mut Options, flag: &str, value: &str) -> Result<(), String> {
+    let number = || -> Result<u32, String> {
+        value.parse().map_err(|_| format!("{value:?} is not a whole number"))
+    };
+    let positive = || match number()? {
+        0 => Err("must be at least 1".to_owned()),
+        number => Ok(number),
+    };
+    let milliseconds = || Ok::<_, String>(Duration::from_millis(number()?.into()));
+    match flag {
+        "--consumers" => options.consumers = positive()?,
+        "--slots" => options.slots = positive()?,
+        "--start-delay" => options.start_delay = milliseconds()?,
+        _ if value == "never" => options.drain = None,
+        _ => options.drain = Some(milliseconds()?),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Options, String> {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned());
+        let environment = |name: &str| {
+            environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        };
+        match parse_with(arguments, environment)? {
+            Invocation::Work(options) => Ok(options),
+            _ => Err("not a worker".to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_flag_wins_over_its_variable() {
+        let options = parsed(&["--drain=7"], &[("DEMO_DRAIN", "never"), ("DEMO_SLOTS", "3")]);
+        let options = options.unwrap();
+        assert_eq!(options.drain, Some(Duration::from_millis(7)));
+        assert_eq!(options.slots, 3);
+    }
+
+    #[test]
+    fn a_slot_is_started_with_what_its_supervisor_was_given() {
+        let given = parsed(&["--slots", "4", "--consumers", "3", "--drain", "never"], &[]).unwrap();
+        let arguments = given.slot_arguments();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let slot = parsed(&arguments, &[("DEMO_SLOTS", "4")]).unwrap();
+        assert_eq!((slot.slots, slot.consumers, slot.drain), (1, 3, None));
+    }
+
+    #[test]
+    fn mistakes_name_their_flag() {
+        for (arguments, mistake) in [
+            (&["--slots", "0"][..], "--slots: must be at least 1"),
+            (&["--slots", "x"], "--slots: \"x\" is not a whole number"),
+            (&["--consumers"], "--consumers needs a value"),
+            (&["--color"], "unknown argument --color"),
+        ] {
+            assert_eq!(parsed(arguments, &[]).err().as_deref(), Some(mistake));
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The whole suite again, inside a real Linux 6.1 with a cgroup v2, where only the cgroup's id
+//! is unique. `TICKMARK_UML` names the script that runs a program there.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libtest_mimic::{Completion, Failed, Trial};
+
+use crate::site::{Binaries, GUEST, in_guest};
+
+pub(crate) fn trial(binaries: &Binaries) -> Trial {
+    let binaries: Vec<(&'static str, PathBuf)> =
+        binaries.found.iter().map(|(_, variable, path)| (*variable, path.clone())).collect();
+    Trial::ignorable_test("Linux 6.1: the suite in a guest", move || {
+        if in_guest() {
+            return Ok(Completion::ignored_with("this is the guest"));
+        }
+        let Some(uml) = env::var_os("TICKMARK_UML") else {
+            return Ok(Completion::ignored_with(
+                "TICKMARK_UML is not set: it names a script that runs a program under Linux 6.1",
+            ));
+        };
+        if let Some((variable, path)) = binaries.iter().find(|(_, path)| !path.is_file()) {
+            let reason = format!("{variable} names no static build: {}", path.display());
+            return Ok(Completion::ignored_with(reason));
+        }
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        run_in_guest(&repository.join(uml), &binaries).map(|()| Completion::Completed)
+    })
+}
+
+fn run_in_guest(uml: &Path, binaries: &[(&'static str, PathBuf)]) -> Result<(), Failed> {
+    // The guest hides /tmp and /run, which is where a build may have put all of these.
+    let visible = tempfile::Builder::new().prefix("tickmark-guest.").tempdir_in("/var/tmp")?;
+    let place = |from: &Path, name: &str| -> io::Result<PathBuf> {
+        let to = visible.path().join(name);
+        fs::copy(from, &to)?;
+        Ok(to)
+    };
+    let mut settings: Vec<OsString> = vec![format!("{GUEST}=1").into()];
+    for (variable, path) in binaries {
+        let mut setting = OsString::from(format!("{variable}="));
+        setting.push(place(path, variable)?);
+        settings.push(setting);
+    }
+    if let Ok(restarts) = env::var("TICKMARK_RESTARTS") {
+        settings.push(format!("TICKMARK_RESTARTS={restarts}").into());
+    }
+    let tests = place(&env::current_exe()?, "containers")?;
+    // The guest is a tree of processes; in a PID namespace none of them outlives this test.
+    let output = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child"])
+        .arg(uml)
+        .arg("env")
+        .args(settings)
+        .arg(tests)
+        .args(["--test-threads=4", "--color=never"])
+        .current_dir("/")
+        .env("UML_TIMEOUT_S", "1800")
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    if output.status.success() && said.contains("test result: ok") {
+        for line in said.lines().filter(|line| line.contains("told apart")) {
+            eprintln!("Linux 6.1: {line}");
+        }
+        let result = said.lines().find(|line| line.starts_with("test result"));
+        eprintln!("Linux 6.1: {}", result.unwrap_or_default());
+        Ok(())
+    } else {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        Err(format!("{}\n{said}\n{errors}", output.status).into())
+    }
+}

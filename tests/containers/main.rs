@@ -1,0 +1,63 @@
+//! Container tests: the static probe judges the marks of a demo worker in real containers.
+//!
+//! Needs: root, `runc`, and static builds of both binaries, named by `TICKMARK_PROBE` and
+//! `TICKMARK_DEMO_WORKER` (with the feature `test-hide-evidence`: the same names with `_HIDE`).
+//! Skipped, with the reason in one line, without them. `TICKMARK_UML` adds a real Linux 6.1.
+
+mod cases;
+mod container;
+mod marks;
+mod probing;
+mod site;
+mod spec;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Completion, Trial};
+
+use crate::site::{Binaries, Site};
+
+/// One case: its name, whether it needs the builds that can hide evidence, and its code,
+/// which panics where something does not hold.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) hides: bool,
+    pub(crate) run: Code,
+}
+
+type Code = Box<dyn FnOnce(&Arc<Site>) + Send>;
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // They wait for ticks far more than they work.
+    arguments.test_threads = arguments.test_threads.or(Some(4));
+    let binaries = Binaries::from_environment();
+    let missing = site::missing_means().or_else(|| binaries.missing());
+    if missing.is_none() && !arguments.list && !site::in_own_mount_namespace() {
+        return site::run_again_in_own_mount_namespace();
+    }
+
+    let runnable = match missing {
+        Some(reason) => Err(reason),
+        None if arguments.list => Err("only listed".to_owned()),
+        None => Site::open(&binaries).map(Arc::new).map_err(|failure| failure.to_string()),
+    };
+    let without_hiding = binaries.missing_hiding();
+    let trials: Vec<Trial> = cases::all()
+        .into_iter()
+        .map(|case| {
+            let site = runnable.clone();
+            let unhidden = without_hiding.clone().filter(|_| case.hides);
+            Trial::ignorable_test(case.name, move || match (site, unhidden) {
+                (Err(reason), _) | (_, Some(reason)) => Ok(Completion::ignored_with(reason)),
+                (Ok(site), None) => {
+                    (case.run)(&site);
+                    Ok(Completion::Completed)
+                }
+            })
+        })
+        .chain([cases::old_kernel::trial(&binaries)])
+        .collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
