@@ -37,7 +37,7 @@ pub use text::{
 pub use topology::{Detail, Pid1, State, Topology, UNSUPPORTED_TOPOLOGY, Witness, classify};
 pub use verdict::{
     Fault, Fold, HeaderFile, Now, Own, Problem, Read, SHOWN_PROBLEMS, SlotObservation, SlotProblem,
-    Verdict, VerdictLine, needs_time_namespace,
+    Verdict, VerdictLine, needs_time_namespace, needs_wall_clock,
 };
 
 /// The length of the longest file a reader looks at; what is longer is damaged.

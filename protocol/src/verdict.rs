@@ -102,6 +102,13 @@ pub fn needs_time_namespace(mark: &Mark, now: Now, max_age: MaxAge) -> bool {
     monotonic_problem(mark, now, max_age).is_some()
 }
 
+/// Whether a verdict over `mark` may depend on the wall clock and the file's mtime: where the
+/// monotonic clock is not surely the one the mark was taken on, or would reject it.
+#[must_use]
+pub fn needs_wall_clock(own: &Own, mark: &Mark, now: Now, max_age: MaxAge) -> bool {
+    !same_boot(own, mark) || needs_time_namespace(mark, now, max_age)
+}
+
 /// What is wrong with one slot; of several, the first in the order of §3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Problem {

@@ -6,6 +6,7 @@ use rustix::fd::OwnedFd;
 use tickmark_protocol::{
     AnyMark, Decoded, Detail, Encoding, Errno, Expected, Fault, Fold, Generation, MaxAge, Now, Own,
     Pid1, Problem, Read, Slot, SlotObservation, TopologyUnsafe, Verdict, needs_time_namespace,
+    needs_wall_clock,
 };
 
 use crate::clock::{monotonic_ns, realtime_ns};
@@ -85,7 +86,7 @@ pub fn judge_with(
                 if let Some(pid1) = evidence.known_pid1() {
                     own.pid1 = pid1;
                 }
-                let suspicious = match mark {
+                let wall_clock = match mark {
                     AnyMark::Text(_) => true,
                     AnyMark::Binary(mark) => {
                         if mark.monotonic_ns > monotonic {
@@ -93,15 +94,14 @@ pub fn judge_with(
                             monotonic = monotonic_ns();
                             observation.now.monotonic_ns = monotonic;
                         }
-                        let suspicious = needs_time_namespace(mark, observation.now, max_age);
-                        if suspicious {
+                        if needs_time_namespace(mark, observation.now, max_age) {
                             observation.time_namespace =
                                 *namespace.get_or_insert_with(time_namespace);
                         }
-                        suspicious
+                        needs_wall_clock(&own, mark, observation.now, max_age)
                     }
                 };
-                if suspicious {
+                if wall_clock {
                     observation.now.realtime_ns = realtime_ns();
                 }
             }
