@@ -3,7 +3,9 @@
 #![allow(clippy::print_stdout, reason = "a command line program")]
 
 mod bench;
+mod containers;
 mod demo;
+mod demo_worker;
 mod elf;
 mod image;
 mod outcome;
@@ -17,10 +19,11 @@ use outcome::Failure;
 const HELP: &str = "\
 cargo xtask COMMAND [FLAG]...
 
-  demo    watch a worker and the probe through a story, with nothing set up beforehand
-  probe   build the static probe for each architecture and check the files
-  image   write the probe's multi-architecture image, without a container engine
-  bench   measure the probe beside other programs, and the worker's tick
+  demo        watch a worker and the probe through a story, with nothing set up beforehand
+  probe       build the static probe for each architecture and check the files
+  image       write the probe's multi-architecture image, without a container engine
+  bench       measure the probe beside other programs, and the worker's tick
+  containers  run the tests that make real containers: needs root and runc
 
 cargo xtask COMMAND --help tells more about one.
 ";
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
             Some("probe") => probe::command(arguments),
             Some("image") => image::command(arguments),
             Some("bench") => bench::command(arguments),
+            Some("containers") => containers::command(arguments),
             Some("demo") => demo::command(arguments),
             Some("help") => {
                 print!("{HELP}");
