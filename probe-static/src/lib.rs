@@ -9,8 +9,11 @@ extern crate std;
 
 pub mod arguments;
 pub mod closing;
+mod explain;
+mod json;
 pub mod output;
 mod run;
 mod usage;
+mod witness;
 
 pub use run::{Started, run};

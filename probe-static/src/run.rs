@@ -1,15 +1,22 @@
-//! One run of the probe, from its arguments to its exit status.
+//! One run of the probe, from its arguments to its exit status. The reading and the deciding are
+//! `tickmark::observe`; a longer answer is shown on the way to the same verdict.
 
 use core::ffi::CStr;
-use core::fmt::Write as _;
+use core::fmt::{self, Write as _};
 
-use rustix::fs::{Mode as Permission, OFlags};
 use rustix::io::Errno;
+use tickmark::observe;
+use tickmark::procfs::Evidence;
+use tickmark::settings::{Settings, Source, Sourced};
+use tickmark_protocol::MaxAge;
 
-use crate::arguments::{self, Mode};
+use crate::arguments::{self, Arguments, Mode};
 use crate::closing::Closing;
+use crate::explain::Explain;
+use crate::json::Json;
 use crate::output::Output;
 use crate::usage;
+use crate::witness::Witness;
 
 /// What a process is started with.
 #[derive(Debug)]
@@ -27,41 +34,137 @@ pub struct Started<A, E> {
 }
 
 /// Runs the probe and returns its exit status: 0 healthy, 1 not healthy, 2 wrong usage.
-pub fn run<A, E>(started: Started<A, E>) -> u8
+pub fn run<'a, A, E>(started: Started<A, E>) -> u8
 where
-    A: Iterator<Item = &'static CStr>,
-    E: Iterator<Item = &'static CStr> + Clone,
+    A: Iterator<Item = &'a CStr>,
+    E: Iterator<Item = &'a CStr> + Clone,
 {
-    let mut stdout = Output::new(started.stdout);
     let arguments = match arguments::parse(started.arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
             let mut stderr = Output::new(started.stderr);
-            let _ = write!(stderr, "tickmark-probe: {error}\n\n{}", usage::HELP);
+            say(write!(stderr, "tickmark-probe: {error}\n\n{}", usage::HELP));
             return 2;
         }
     };
-    match arguments.mode {
+    let mut stdout = Output::new(started.stdout);
+    let healthy = match arguments.mode {
         Mode::Help => {
-            let _ = stdout.write_str(usage::HELP);
-            return 0;
+            say(stdout.write_str(usage::HELP));
+            true
         }
         Mode::Version => {
-            let _ = stdout.write_str(usage::VERSION);
-            return 0;
+            say(stdout.write_str(usage::VERSION));
+            true
         }
-        _ => {}
-    }
-    (started.arm)(arguments.timeout.get());
+        Mode::Verdict | Mode::Explain | Mode::Json => {
+            (started.arm)(arguments.timeout.get());
+            let settings = settings(&arguments, |name| variable(started.environment.clone(), name));
+            judge(arguments.mode, &settings, &mut stdout)
+        }
+    };
+    u8::from(!healthy)
+}
+
+/// An [`Output`] takes everything and never fails; what a broken stdout loses changes no verdict.
+fn say(_: fmt::Result) {}
+
+fn judge(mode: Mode, settings: &Settings<'_>, stdout: &mut dyn fmt::Write) -> bool {
     let mut closing = Closing::default();
-    let dir = arguments.dir.unwrap_or(c"/opt/app/tmp/health");
-    let mut n = 0;
-    for _ in 0..4 {
-        if let Ok(fd) = rustix::fs::open(dir, OFlags::RDONLY | OFlags::CLOEXEC, Permission::empty()) {
-            n += 1;
-            closing.take(fd);
+    let dispose = &mut |fd| closing.take(fd);
+    let dir = settings.dir.value.to_bytes();
+    match mode {
+        Mode::Explain => {
+            let witness = Witness::read(settings, dispose);
+            let mut explain = Explain::new(stdout, &witness);
+            say(explain.settings(settings));
+            let mut evidence = Evidence::new(settings.launch.clone(), dispose);
+            let verdict =
+                observe::judge_with(settings, &mut evidence, &mut |seen| say(explain.seen(&seen)));
+            say(explain.verdict(&verdict, dir));
+            verdict.is_healthy()
+        }
+        Mode::Json => {
+            let witness = Witness::read(settings, dispose);
+            let mut json = Json::new(stdout, &witness);
+            say(json.settings(settings));
+            let mut evidence = Evidence::new(settings.launch.clone(), dispose);
+            let verdict =
+                observe::judge_with(settings, &mut evidence, &mut |seen| say(json.seen(&seen)));
+            say(json.verdict(&verdict, dir));
+            verdict.is_healthy()
+        }
+        Mode::Verdict | Mode::Version | Mode::Help => {
+            let verdict = observe::judge(settings, dispose);
+            say(writeln!(stdout, "{}", verdict.line(dir)));
+            verdict.is_healthy()
         }
     }
-    let _ = writeln!(stdout, "{n} process(es) healthy");
-    0
+}
+
+/// What the worker sees too, and over it what the command line says.
+fn settings<'a>(
+    arguments: &Arguments<'a>,
+    lookup: impl Fn(&str) -> Option<&'a CStr>,
+) -> Settings<'a> {
+    let mut settings = Settings::from_lookup(lookup);
+    if let Some(value) = arguments.dir {
+        settings.dir = Sourced {
+            value,
+            source: Source::Flag,
+        };
+    }
+    if let Some(seconds) = arguments.max_age
+        && let Ok(value) = MaxAge::from_secs(seconds.get())
+    {
+        settings.max_age = Sourced {
+            value,
+            source: Source::Flag,
+        };
+    }
+    settings
+}
+
+/// The value of the first `name=value`, as getenv(3) finds it.
+fn variable<'a>(environment: impl Iterator<Item = &'a CStr>, name: &str) -> Option<&'a CStr> {
+    environment
+        .filter_map(|entry| {
+            let value = entry
+                .to_bytes_with_nul()
+                .strip_prefix(name.as_bytes())?
+                .strip_prefix(b"=")?;
+            CStr::from_bytes_with_nul(value).ok()
+        })
+        .next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_is_found_by_its_whole_name() {
+        let environment = [c"TICKMARK_DIRX=/no", c"TICKMARK_DIR=/a=b", c"TICKMARK_DIR=/second"];
+        let found = |name| variable(environment.into_iter(), name);
+        assert_eq!(found("TICKMARK_DIR"), Some(c"/a=b"));
+        assert_eq!(found("TICKMARK"), None);
+        assert_eq!(found("TICKMARK_MAX_AGE"), None);
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_environment() {
+        let environment = [c"TICKMARK_DIR=/env", c"TICKMARK_MAX_AGE=7"];
+        let lookup = |name: &str| variable(environment.into_iter(), name);
+        let given = |flags: &[&'static CStr]| {
+            settings(&arguments::parse(flags.iter().copied()).unwrap(), lookup)
+        };
+        let from_environment = given(&[]);
+        assert_eq!(from_environment.dir.value, c"/env");
+        assert_eq!(from_environment.max_age.value.as_secs(), 7);
+        let from_flags = given(&[c"--dir=/flag", c"--max-age=9"]);
+        assert_eq!(from_flags.dir.value, c"/flag");
+        assert_eq!(from_flags.dir.source, Source::Flag);
+        assert_eq!(from_flags.max_age.value.as_secs(), 9);
+        assert_eq!(from_flags.max_age.source, Source::Flag);
+    }
 }

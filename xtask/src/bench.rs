@@ -14,7 +14,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use crate::outcome::{Doing as _, Failure};
 use crate::probe::{self, Builder, Target};
 use crate::workspace::{self, build_directory};
-use marks::MarksDirectory;
+pub(crate) use marks::MarksDirectory;
 use programs::Program;
 
 const HELP: &str = "\

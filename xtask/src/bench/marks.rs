@@ -13,14 +13,14 @@ use crate::outcome::{Doing as _, Failure};
 
 /// A directory that is removed when this is dropped.
 #[derive(Debug)]
-pub(super) struct MarksDirectory {
+pub(crate) struct MarksDirectory {
     path: PathBuf,
     slots: u32,
     generation: Option<Generation>,
 }
 
 impl MarksDirectory {
-    pub(super) fn fresh(slots: u32) -> Result<Self, Failure> {
+    pub(crate) fn fresh(slots: u32) -> Result<Self, Failure> {
         let shared_memory = Path::new("/dev/shm");
         let parent = if shared_memory.is_dir() {
             shared_memory.to_owned()
@@ -39,17 +39,17 @@ impl MarksDirectory {
         Ok(directory)
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// What the probe is started with.
-    pub(super) fn arguments(&self) -> Vec<OsString> {
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
         vec!["--dir".into(), self.path.clone().into()]
     }
 
     /// One tick of every slot.
-    pub(super) fn refresh(&self) -> Result<(), Failure> {
+    pub(crate) fn refresh(&self) -> Result<(), Failure> {
         let processes = self.slots;
         self.write("expected", &Expected { processes }.encode())?;
         if let Some(generation) = &self.generation {
