@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use crate::demo_worker::{self, Evidence};
+use crate::demo::build_worker;
 use crate::outcome::Failure;
 use crate::probe::{self, Builder, Target};
 use crate::workspace;
@@ -43,34 +43,14 @@ pub(crate) fn command(mut arguments: lexopt::Parser) -> Result<(), Failure> {
 }
 
 /// The files under test, by the variable that names each to the tests.
-fn build() -> Result<[(&'static str, PathBuf); 4], Failure> {
+pub(crate) fn build() -> Result<[(&'static str, PathBuf); 4], Failure> {
     let target =
         Target::host().ok_or_else(|| Failure::failed("containers need x86_64 or aarch64"))?;
     probe::build_all(&[target], Builder::Cargo)?;
     Ok([
         ("TICKMARK_PROBE", target.file()),
-        ("TICKMARK_PROBE_HIDE", build_hiding_probe(target)?),
-        ("TICKMARK_DEMO_WORKER", demo_worker::build(target, Evidence::AsItIs)?),
-        ("TICKMARK_DEMO_WORKER_HIDE", demo_worker::build(target, Evidence::CanBeHidden)?),
+        ("TICKMARK_PROBE_HIDE", probe::build_hiding(target)?),
+        ("TICKMARK_DEMO_WORKER", build_worker(target, &[])?),
+        ("TICKMARK_DEMO_WORKER_HIDE", build_worker(target, &["test-hide-evidence"])?),
     ])
-}
-
-/// Like the released probe but for the switch; it never goes to `dist/`.
-fn build_hiding_probe(target: Target) -> Result<PathBuf, Failure> {
-    println!("building the probe that can hide evidence");
-    let directory = Evidence::CanBeHidden.directory("probe");
-    let triple = target.triple().replace('-', "_").to_uppercase();
-    let mut command = workspace::cargo();
-    command
-        .current_dir(workspace::root())
-        .args(["build", "--quiet", "--package", "tickmark-probe", "--bin", "tickmark-probe"])
-        .args(["--features", "static,tickmark/test-hide-evidence"])
-        .args(["--profile", "probe", "--target", target.triple(), "--target-dir"])
-        .arg(&directory)
-        .env_remove("RUSTFLAGS")
-        .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .env(format!("CARGO_TARGET_{triple}_LINKER"), "rust-lld")
-        .env(format!("CARGO_TARGET_{triple}_RUSTFLAGS"), probe::compiler_flags(None).join(" "));
-    workspace::run(&mut command)?;
-    Ok(directory.join(target.triple()).join("probe").join("tickmark-probe"))
 }

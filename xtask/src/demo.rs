@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::demo_worker::{self, Evidence};
 use crate::outcome::{Doing as _, Failure};
 use crate::probe::{self, Builder, Target};
+use crate::workspace::{self, build_directory};
 
 const HELP: &str = "\
 cargo xtask demo
@@ -51,7 +51,7 @@ pub(crate) fn command(mut arguments: lexopt::Parser) -> Result<(), Failure> {
     let target = Target::host()
         .ok_or_else(|| Failure::failed("the probe is made for x86_64 and aarch64 only"))?;
     probe::build_all(&[target], Builder::Cargo)?;
-    let worker = demo_worker::build(target, Evidence::AsItIs)?;
+    let worker = build_worker(target, &[])?;
 
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -71,6 +71,22 @@ pub(crate) fn command(mut arguments: lexopt::Parser) -> Result<(), Failure> {
     stage.tell()?;
     println!("\nevery step came out as it should");
     Ok(())
+}
+
+/// Builds the static demo worker and returns the file. Each set of features has a directory of
+/// its own, so that no build takes another's place.
+pub(crate) fn build_worker(target: Target, features: &[&str]) -> Result<PathBuf, Failure> {
+    println!("building the demo worker for {}", target.triple());
+    let directory = build_directory(&[&["demo-worker"], features].concat().join("-"));
+    let mut command = workspace::cargo();
+    command
+        .current_dir(workspace::root())
+        .args(["build", "--quiet", "--release", "--package", "tickmark-demo-worker"])
+        .args(["--features", &features.join(","), "--target", target.triple()])
+        .arg("--target-dir")
+        .arg(&directory);
+    workspace::run(&mut command)?;
+    Ok(directory.join(target.triple()).join("release").join("tickmark-demo-worker"))
 }
 
 /// Where the story takes place.

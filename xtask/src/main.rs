@@ -3,13 +3,14 @@
 #![allow(clippy::print_stdout, reason = "a command line program")]
 
 mod bench;
+mod ci;
 mod containers;
 mod demo;
-mod demo_worker;
 mod elf;
 mod image;
 mod outcome;
 mod probe;
+mod test;
 mod workspace;
 
 use std::process::ExitCode;
@@ -20,10 +21,12 @@ const HELP: &str = "\
 cargo xtask COMMAND [FLAG]...
 
   demo        watch a worker and the probe through a story, with nothing set up beforehand
+  test        run every test that can run here, and say why the others cannot
   probe       build the static probe for each architecture and check the files
   image       write the probe's multi-architecture image, without a container engine
   bench       measure the probe beside other programs, and the worker's tick
   containers  run the tests that make real containers: needs root and runc
+  ci          everything else that must hold
 
 cargo xtask COMMAND --help tells more about one.
 ";
@@ -36,6 +39,8 @@ fn main() -> ExitCode {
             Some("image") => image::command(arguments),
             Some("bench") => bench::command(arguments),
             Some("containers") => containers::command(arguments),
+            Some("test") => test::command(arguments),
+            Some("ci") => ci::command(arguments),
             Some("demo") => demo::command(arguments),
             Some("help") => {
                 print!("{HELP}");

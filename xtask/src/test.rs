@@ -1,0 +1,43 @@
+//! `cargo xtask test`: every test that can run here, and one line for each that cannot, with
+//! the reason.
+
+use crate::outcome::Failure;
+use crate::{containers, workspace};
+
+const HELP: &str = "\
+cargo xtask test [FLAG]...
+
+Builds the static probe and the demo worker and runs every test that needs neither a broker nor a
+cluster. Tests that need root run as root; the container tests also need Debian's runc; the test
+beside a Ruby worker needs ruby; those on an old kernel need TICKMARK_UML to name a script that
+runs a program under Linux 6.1. What cannot run here is skipped with one line that says why.
+
+  --no-skips   a test that is skipped fails instead: what CI asks for
+";
+
+pub(crate) fn command(mut arguments: lexopt::Parser) -> Result<(), Failure> {
+    use lexopt::prelude::*;
+    let mut no_skips = false;
+    while let Some(argument) = arguments.next()? {
+        match argument {
+            Long("no-skips") => no_skips = true,
+            Long("help") | Short('h') => {
+                print!("{HELP}");
+                return Ok(());
+            }
+            other => return Err(Failure::usage(format!("{}\n\n{HELP}", other.unexpected()))),
+        }
+    }
+    run(no_skips)
+}
+
+/// Builds what the tests run, and runs them.
+fn run(no_skips: bool) -> Result<(), Failure> {
+    let binaries = containers::build()?;
+    let mut tests = workspace::cargo();
+    tests.current_dir(workspace::root()).args(["test", "--workspace"]).envs(binaries);
+    if no_skips {
+        tests.env("TICKMARK_NO_SKIPS", "1");
+    }
+    workspace::run(&mut tests)
+}
