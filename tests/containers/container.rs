@@ -115,6 +115,16 @@ impl Container {
     /// Runs a program in the container with the main process's credentials and environment,
     /// as a kubelet runs an exec probe; `changes` win over that environment.
     pub(crate) fn exec(&self, arguments: &[&str], changes: &[(&str, &str)]) -> Answer {
+        self.exec_as(self.credentials, arguments, changes)
+    }
+
+    /// The same with credentials of its own.
+    pub(crate) fn exec_as(
+        &self,
+        credentials: Credentials,
+        arguments: &[&str],
+        changes: &[(&str, &str)],
+    ) -> Answer {
         let environment: Environment = self
             .environment
             .iter()
@@ -123,7 +133,7 @@ impl Container {
             .chain(changes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
             .collect();
         let arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
-        let process = spec::process(self.credentials, &arguments, &environment);
+        let process = spec::process(credentials, &arguments, &environment);
         let output = self.exec_process(&process.to_string()).expect("runc exec");
         let said = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
         Answer {

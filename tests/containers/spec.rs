@@ -31,7 +31,8 @@ pub(crate) struct Credentials {
 
 impl Credentials {
     pub(crate) const ROOT: Self = Self { uid: 0, default_capabilities: true };
-    const NOBODY: Self = Self { uid: 1000, default_capabilities: false };
+    /// No more than a pod that was hardened leaves.
+    pub(crate) const NOBODY: Self = Self { uid: 1000, default_capabilities: false };
     /// What a kubelet's pause image runs as.
     pub(crate) const PAUSE: Self = Self { uid: 65535, default_capabilities: true };
 

@@ -49,8 +49,28 @@ pub(crate) fn build() -> Result<[(&'static str, PathBuf); 4], Failure> {
     probe::build_all(&[target], Builder::Cargo)?;
     Ok([
         ("TICKMARK_PROBE", target.file()),
-        ("TICKMARK_PROBE_HIDE", probe::build_hiding(target)?),
+        ("TICKMARK_PROBE_HIDE", build_hiding_probe(target)?),
         ("TICKMARK_DEMO_WORKER", build_worker(target, &[])?),
         ("TICKMARK_DEMO_WORKER_HIDE", build_worker(target, &["test-hide-evidence"])?),
     ])
+}
+
+/// Like the released probe but for the switch; it never goes to `dist/`.
+fn build_hiding_probe(target: Target) -> Result<PathBuf, Failure> {
+    println!("building the probe that can hide evidence");
+    let directory = workspace::build_directory("probe-hide");
+    let triple = target.triple().replace('-', "_").to_uppercase();
+    let mut command = workspace::cargo();
+    command
+        .current_dir(workspace::root())
+        .args(["build", "--quiet", "--package", "tickmark-probe", "--bin", "tickmark-probe"])
+        .args(["--features", "static,tickmark/test-hide-evidence"])
+        .args(["--profile", "probe", "--target", target.triple(), "--target-dir"])
+        .arg(&directory)
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env(format!("CARGO_TARGET_{triple}_LINKER"), "rust-lld")
+        .env(format!("CARGO_TARGET_{triple}_RUSTFLAGS"), probe::compiler_flags(None).join(" "));
+    workspace::run(&mut command)?;
+    Ok(directory.join(target.triple()).join("probe").join("tickmark-probe"))
 }

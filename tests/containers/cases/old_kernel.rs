@@ -11,6 +11,7 @@ use std::process::Command;
 use libtest_mimic::{Completion, Failed, Trial};
 
 use crate::site::{Binaries, GUEST, in_guest};
+use crate::skip;
 
 pub(crate) fn trial(binaries: &Binaries) -> Trial {
     let binaries: Vec<(&'static str, PathBuf)> =
@@ -20,13 +21,14 @@ pub(crate) fn trial(binaries: &Binaries) -> Trial {
             return Ok(Completion::ignored_with("this is the guest"));
         }
         let Some(uml) = env::var_os("TICKMARK_UML") else {
-            return Ok(Completion::ignored_with(
-                "TICKMARK_UML is not set: it names a script that runs a program under Linux 6.1",
-            ));
+            return skip(
+                "TICKMARK_UML is not set: it names a script that runs a program under Linux 6.1"
+                    .to_owned(),
+            );
         };
         if let Some((variable, path)) = binaries.iter().find(|(_, path)| !path.is_file()) {
             let reason = format!("{variable} names no static build: {}", path.display());
-            return Ok(Completion::ignored_with(reason));
+            return skip(reason);
         }
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         run_in_guest(&repository.join(uml), &binaries).map(|()| Completion::Completed)
@@ -55,7 +57,7 @@ fn run_in_guest(uml: &Path, binaries: &[(&'static str, PathBuf)]) -> Result<(), 
     let output = Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child"])
         .arg(uml)
-        .arg("env")
+        .args(["env", "--unset=TICKMARK_NO_SKIPS"])
         .args(settings)
         .arg(tests)
         .args(["--test-threads=4", "--color=never"])

@@ -1,14 +1,16 @@
 //! A probe that cannot prove what its worker proved, and the reverse: evidence hidden from one
 //! side alone.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Case;
 use crate::probing::{ONE_HEALTHY, PREVIOUS, Probe, UNSUPPORTED, wait_for_log};
-use crate::site::PROBE_HIDE;
+use crate::site::{PROBE, PROBE_HIDE, Site};
+use crate::spec::Credentials;
 
 use super::states::{PID1_WHEREABOUTS, Pids, Pod, UNIQUE, elsewhere};
-use super::with_each_credentials;
+use super::{case, with_each_credentials};
 
 const EVERYTHING: &str =
     "launch,mntns-id,root-mount,cgroup,mntns-inode,pid1-start,pid1-ns,pid1-mountinfo,boot-id";
@@ -57,6 +59,7 @@ pub(super) fn cases() -> Vec<Case> {
             probe.until(&worker, &pod.marks, status, line);
         },
     ));
+    cases.push(case("one-sided: a probe of another user", true, another_user));
     for (name, pids) in elsewhere() {
         cases.extend(with_each_credentials(
             &format!("one-sided: only the worker proves it unsafe, {name}"),
@@ -85,4 +88,18 @@ pub(super) fn cases() -> Vec<Case> {
         ));
     }
     cases
+}
+
+/// Who may not look into PID 1's namespace still finds its own mounts among PID 1's.
+fn another_user(site: &Arc<Site>) {
+    let users = [Credentials::ROOT, Credentials::NOBODY];
+    for (main, probing) in [(users[0], users[1]), (users[1], users[0])] {
+        let pod = Pod::new(site, main, Pids::Private);
+        for setting in [STRICT, ("TICKMARK_FORMAT", "text")] {
+            let worker = pod.start(&[setting]);
+            Probe::new(PROBE).until(&worker, &pod.marks, 0, ONE_HEALTHY);
+            let answer = worker.exec_as(probing, &[PROBE], &[]);
+            assert_eq!((answer.status, answer.line.as_str()), (Some(0), ONE_HEALTHY));
+        }
+    }
 }
