@@ -21,4 +21,37 @@ pub mod observe;
 pub mod procfs;
 pub mod settings;
 
+#[cfg(feature = "std")]
+mod attempts;
+#[cfg(feature = "std")]
+mod environment;
+#[cfg(feature = "std")]
+mod error;
+#[cfg(feature = "std")]
+mod liveness;
+#[cfg(feature = "std")]
+mod log;
+#[cfg(feature = "std")]
+mod monitor;
+#[cfg(feature = "std")]
+mod predicate;
+#[cfg(feature = "std")]
+mod registry;
+#[cfg(feature = "std")]
+mod signal;
+#[cfg(feature = "std")]
+mod topology;
+
 pub use tickmark_protocol as protocol;
+
+#[cfg(feature = "std")]
+pub use error::Error;
+#[cfg(feature = "std")]
+pub use liveness::{Builder, Liveness};
+#[cfg(feature = "std")]
+#[doc(hidden)]
+pub use monitor::Monitor;
+#[cfg(feature = "std")]
+pub use registry::{Consumer, ConsumerState, Registration};
+#[cfg(feature = "std")]
+pub use tickmark_protocol::Encoding;
