@@ -53,12 +53,29 @@ impl<'a> Probe<'a> {
 
     /// Asks again and again for a while, and the answer must always be this one.
     pub(crate) fn stays(&self, container: &Container, period: Duration, status: i32, line: &str) {
+        self.always(container, period, line, |answer| {
+            answer.status == Some(status) && answer.line == line
+        });
+    }
+
+    /// The same for any of the answers about marks that another container left.
+    pub(crate) fn rejects(&self, container: &Container, period: Duration) {
+        self.always(container, period, PREVIOUS, rejects_a_previous_container);
+    }
+
+    fn always(
+        &self,
+        container: &Container,
+        period: Duration,
+        due: &str,
+        is_due: impl Fn(&Answer) -> bool,
+    ) {
         let started = Instant::now();
         while started.elapsed() < period {
             let answer = self.ask(container);
             assert!(
-                answer.status == Some(status) && answer.line == line,
-                "the probe said {answer:?} where {line:?} was due\nlog\n{}",
+                is_due(&answer),
+                "the probe said {answer:?} where {due:?} was due\nlog\n{}",
                 container.log()
             );
             std::thread::sleep(Duration::from_millis(50));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::Case;
 use crate::container::Container;
 use crate::marks::Marks;
-use crate::probing::{ONE_HEALTHY, PREVIOUS, Probe, UNSUPPORTED, wait_for_log};
+use crate::probing::{ONE_HEALTHY, Probe, UNSUPPORTED, wait_for_log};
 use crate::site::{PROBE_HIDE, Site, WORKER_HIDE, start_delay};
 use crate::spec::{Credentials, PidNamespace, Shape};
 
@@ -136,7 +136,7 @@ pub(super) fn cases() -> Vec<Case> {
             assert_eq!(topology_lines(&worker), [""; 0]);
             worker.delete();
             let worker = pod.start_with(&["--start-delay", &late()], &hide);
-            Probe::new(PROBE_HIDE).stays(&worker, Duration::from_millis(200), 1, PREVIOUS);
+            Probe::new(PROBE_HIDE).rejects(&worker, Duration::from_millis(200));
         },
     ));
     for (name, pids) in elsewhere() {
@@ -265,7 +265,7 @@ pub(super) fn ends_unsafe(
         &[WORKER_HIDE],
         &[("TICKMARK_TICK", "1"), ("TICKMARK_MAX_AGE", "30")],
     );
-    wait_for_log(&later, &["ERROR", "recreate the volume"]);
+    wait_for_log(&later, &["ERROR", "topology-unsafe was left", "until the volume is recreated"]);
     probe.stays(&later, Duration::from_millis(1500), 1, UNSUPPORTED);
 }
 
@@ -278,7 +278,7 @@ fn unverifiable(site: &Arc<Site>, credentials: Credentials, environment: &[(&str
     worker.delete();
     // A new generation, so it is said again; and the old marks are rejected as ever.
     let worker = pod.start_with(&["--start-delay", &late()], environment);
-    probe.stays(&worker, Duration::from_millis(200), 1, PREVIOUS);
+    probe.rejects(&worker, Duration::from_millis(200));
     probe.until(&worker, &pod.marks, 0, ONE_HEALTHY);
     assert_one_warning(&worker, &UNVERIFIED);
 }
