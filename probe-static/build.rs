@@ -5,15 +5,18 @@
 use std::env;
 
 /// Each is one step of the table in README.md, under the name that `--size-steps` leaves out.
-const STEPS: [(&str, &[&str]); 4] = [
+const STEPS: [(&str, &[&str]); 6] = [
     ("noseparate-code", &["-z", "noseparate-code"]),
     ("no-build-id", &["--build-id=none"]),
     ("norelro", &["-z", "norelro"]),
     ("no-eh-frame-hdr", &["--no-eh-frame-hdr"]),
+    ("discard-eh-frame", &["--script=discard.ld"]),
+    ("icf", &["--icf=all"]),
 ];
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=discard.ld");
     println!("cargo:rerun-if-env-changed=TICKMARK_PROBE_LEAVE_OUT");
     let musl = env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "musl");
     if !musl || env::var_os("CARGO_FEATURE_STATIC").is_none() {
@@ -23,6 +26,7 @@ fn main() {
     println!("cargo:rustc-link-arg-bins=-lc");
     // A compiler that drives the linker wants the linker's own arguments wrapped.
     let direct = env::var("RUSTC_LINKER").is_ok_and(|linker| linker.contains("lld"));
+    let directory = env!("CARGO_MANIFEST_DIR");
     let left_out = env::var("TICKMARK_PROBE_LEAVE_OUT").unwrap_or_default();
     for (step, arguments) in STEPS {
         if step == left_out {
@@ -30,10 +34,13 @@ fn main() {
         }
         if direct {
             for argument in arguments {
+                // The linker runs in the workspace's root, whatever builds this.
+                let argument = argument.replace("--script=", &format!("--script={directory}/"));
                 println!("cargo:rustc-link-arg-bins={argument}");
             }
         } else {
-            println!("cargo:rustc-link-arg-bins=-Wl,{}", arguments.join(","));
+            let arguments = arguments.join(",").replace("--script=", &format!("--script={directory}/"));
+            println!("cargo:rustc-link-arg-bins=-Wl,{arguments}");
         }
     }
 }

@@ -58,13 +58,12 @@ enum Problem<'a> {
 impl fmt::Display for UsageError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { argument, problem } = self;
-        let argument = argument.utf8_chunks();
         let argument = Lossy(argument);
         match problem {
             Problem::Unknown => write!(f, "unknown argument {argument}: expected one of the flags below"),
             Problem::Missing(expected) => write!(f, "{argument} lacks its value: expected {expected}"),
             Problem::Bad(value, expected) => {
-                let value = Lossy(value.utf8_chunks());
+                let value = Lossy(value);
                 write!(f, "{argument} {value}: expected {expected}")
             }
             Problem::TakesNone => write!(f, "{argument} takes no value"),
@@ -74,11 +73,11 @@ impl fmt::Display for UsageError<'_> {
 }
 
 /// Bytes of a command line, shown even where they are not text.
-struct Lossy<'a>(core::str::Utf8Chunks<'a>);
+pub(crate) struct Lossy<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Lossy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for chunk in self.0.clone() {
+        for chunk in self.0.utf8_chunks() {
             f.write_str(chunk.valid())?;
             if !chunk.invalid().is_empty() {
                 f.write_str("\u{fffd}")?;

@@ -9,11 +9,9 @@ extern crate std;
 
 pub mod arguments;
 pub mod closing;
-mod explain;
-mod json;
 pub mod output;
+mod report;
 mod run;
 mod usage;
-mod witness;
 
 pub use run::{Started, run};

@@ -12,11 +12,9 @@ use tickmark_protocol::MaxAge;
 
 use crate::arguments::{self, Arguments, Mode};
 use crate::closing::Closing;
-use crate::explain::Explain;
-use crate::json::Json;
 use crate::output::Output;
+use crate::report::Report;
 use crate::usage;
-use crate::witness::Witness;
 
 /// What a process is started with.
 #[derive(Debug)]
@@ -73,33 +71,17 @@ fn judge(mode: Mode, settings: &Settings<'_>, stdout: &mut dyn fmt::Write) -> bo
     let mut closing = Closing::default();
     let dispose = &mut |fd| closing.take(fd);
     let dir = settings.dir.value.to_bytes();
-    match mode {
-        Mode::Explain => {
-            let witness = Witness::read(settings, dispose);
-            let mut explain = Explain::new(stdout, &witness);
-            say(explain.settings(settings));
-            let mut evidence = Evidence::new(settings.launch.clone(), dispose);
-            let verdict =
-                observe::judge_with(settings, &mut evidence, &mut |seen| say(explain.seen(&seen)));
-            say(explain.verdict(&verdict, dir));
-            verdict.is_healthy()
-        }
-        Mode::Json => {
-            let witness = Witness::read(settings, dispose);
-            let mut json = Json::new(stdout, &witness);
-            say(json.settings(settings));
-            let mut evidence = Evidence::new(settings.launch.clone(), dispose);
-            let verdict =
-                observe::judge_with(settings, &mut evidence, &mut |seen| say(json.seen(&seen)));
-            say(json.verdict(&verdict, dir));
-            verdict.is_healthy()
-        }
-        Mode::Verdict | Mode::Version | Mode::Help => {
-            let verdict = observe::judge(settings, dispose);
-            say(writeln!(stdout, "{}", verdict.line(dir)));
-            verdict.is_healthy()
-        }
+    if mode == Mode::Verdict {
+        let verdict = observe::judge(settings, dispose);
+        say(writeln!(stdout, "{}", verdict.line(dir)));
+        return verdict.is_healthy();
     }
+    let mut report = Report::new(stdout, mode == Mode::Json, settings, dispose);
+    say(report.settings(settings));
+    let mut evidence = Evidence::new(settings.launch.clone(), dispose);
+    let verdict = observe::judge_with(settings, &mut evidence, &mut |seen| say(report.seen(&seen)));
+    say(report.verdict(&verdict, dir));
+    verdict.is_healthy()
 }
 
 /// What the worker sees too, and over it what the command line says.

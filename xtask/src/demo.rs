@@ -50,7 +50,9 @@ pub(crate) fn command(mut arguments: lexopt::Parser) -> Result<(), Failure> {
     }
     let target = Target::host()
         .ok_or_else(|| Failure::failed("the probe is made for x86_64 and aarch64 only"))?;
-    probe::build_all(&[target], Builder::Cargo)?;
+    for defect in probe::build_for_use(&[target], Builder::Cargo)? {
+        println!("  not fit for a release: {defect}");
+    }
     let worker = build_worker(target, &[])?;
 
     let interrupted = Arc::new(AtomicBool::new(false));

@@ -42,11 +42,13 @@ const PROFILE_STEPS: [(&str, &str, &str); 5] = [
 ];
 
 /// Steps that `probe-static/build.rs` knows by these names.
-const LINK_STEPS: [&str; 4] = [
+const LINK_STEPS: [&str; 6] = [
     "noseparate-code",
     "no-build-id",
     "norelro",
     "no-eh-frame-hdr",
+    "discard-eh-frame",
+    "icf",
 ];
 
 /// A target the probe is made for.
@@ -184,36 +186,46 @@ pub(crate) fn command(mut arguments: lexopt::Parser) -> Result<(), Failure> {
     build_all(&targets, builder.unwrap_or_else(Builder::auto))
 }
 
-/// Builds, checks and writes to `dist/` the probe for each of `targets`.
+/// Builds and writes to `dist/` the probe for each of `targets`, and fails if one is not fit for a
+/// release.
 pub(crate) fn build_all(targets: &[Target], builder: Builder) -> Result<(), Failure> {
+    let defects = build_for_use(targets, builder)?;
+    if defects.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::failed(defects.join("\n")))
+    }
+}
+
+/// As [`build_all`], for a caller that only wants to run it: returns what a release would not pass.
+pub(crate) fn build_for_use(targets: &[Target], builder: Builder) -> Result<Vec<String>, Failure> {
     fs::create_dir_all(dist()).doing("make dist/")?;
     let mut bad = Vec::new();
     for &target in targets {
         println!("building for {}", target.triple());
         let built = build(target, builder)?;
         let file = fs::read(&built).doing(format_args!("read {}", built.display()))?;
-        let defects = elf::defects(&file);
-        if !defects.is_empty() {
-            bad.push(format!("{}: {}", built.display(), defects.join("; ")));
-            continue;
-        }
         let destination = target.file();
         let copying = format!("copy it to {}", destination.display());
         // Removed first: a probe that is running just now would refuse to be overwritten.
         let _absent = fs::remove_file(&destination);
         fs::copy(&built, &destination).doing(&copying)?;
         println!(
-            "  {}: {} bytes (limit {}, aim {}); static, stripped, no executable stack",
+            "  {}: {} bytes (limit {}, aim {})",
             destination.display(),
             file.len(),
             elf::LIMIT,
             elf::AIM
         );
+        let defects = elf::defects(&file);
+        if defects.is_empty() {
+            println!("  static, stripped, no executable stack, no segment writable and executable");
+        } else {
+            bad.push(format!("{}: {}", destination.display(), defects.join("; ")));
+        }
     }
-    if !bad.is_empty() {
-        return Err(Failure::failed(bad.join("\n")));
-    }
-    write_checksums()
+    write_checksums()?;
+    Ok(bad)
 }
 
 /// Of every probe that is in `dist/`, so that building one target leaves the other's line in place.
