@@ -19,11 +19,14 @@ pub struct Closing {
 impl Closing {
     /// Takes `fd`; it is closed with its neighbours, at the latest when this is dropped.
     pub fn take(&mut self, fd: OwnedFd) {
-        if let Err(fd) = self.held.push(fd) {
+        if self.held.is_full() {
             self.close_all();
-            // Empty now, so this cannot fail; if it did, dropping the descriptor closes it too.
-            drop(self.held.push(fd));
         }
+        // In order, so that the runs are as long as can be whatever was done with first.
+        let number = fd.as_raw_fd();
+        let before = self.held.iter().rposition(|held| held.as_raw_fd() < number);
+        // There is room; if there were none, dropping the descriptor closes it too.
+        drop(self.held.insert(before.map_or(0, |at| at + 1), fd));
     }
 
     fn close_all(&mut self) {
@@ -84,6 +87,17 @@ mod tests {
         assert_eq!(run_length(3, [3, 4, 5, 7, 8].into_iter()), 3);
         assert_eq!(run_length(3, [3].into_iter()), 1);
         assert_eq!(run_length(3, [3, 5].into_iter()), 1);
+    }
+
+    #[test]
+    fn held_descriptors_are_in_order() {
+        let mut closing = Closing::default();
+        let (first, second) = std::io::pipe().unwrap();
+        closing.take(second.into());
+        closing.take(first.into());
+        let numbers: Vec<_> = closing.held.iter().map(OwnedFd::as_raw_fd).collect();
+        assert!(numbers.is_sorted());
+        assert_eq!(numbers.len(), 2);
     }
 
     #[test]

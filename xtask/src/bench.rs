@@ -256,7 +256,7 @@ fn calls(
         let limit = CALLS_FIRST + CALLS_MORE * (slots - 1);
         println!("system calls, {slots} slots: {calls} (limit {limit})");
         if calls > limit as usize {
-            if broken.is_empty() {
+            if *slots == SLOTS[0] {
                 print!("{trace}");
             }
             broken.push(format!("{calls} system calls with {slots} slots"));

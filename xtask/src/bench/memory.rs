@@ -1,6 +1,7 @@
-//! The memory that is a program's own when it exits: `Private_Dirty` and `Swap` of its
-//! `smaps_rollup`, read while ptrace holds it at its exit (`PTRACE_O_TRACEEXIT`), where its memory is
-//! still there. Pages of the file that nobody wrote to are the page cache's, shared by every probe.
+//! The memory that is a program's own when it exits: `Anonymous` and `Swap` of its `smaps_rollup`,
+//! read while ptrace holds it at its exit (`PTRACE_O_TRACEEXIT`), where its memory is still there.
+//! `Private_Dirty` would not do: it counts pages of a file that was just built and not yet written back.
+//! Pages of the file that nobody wrote to are the page cache's, shared by every probe.
 
 use std::ffi::OsString;
 use std::fs;
@@ -48,7 +49,7 @@ fn traced(pid: Pid) -> Result<u64, Failure> {
                     .doing("read smaps_rollup")?;
                 ptrace::detach(pid, None).doing("let the probe exit")?;
                 return private(&rollup)
-                    .ok_or_else(|| Failure::failed("smaps_rollup has no Private_Dirty"));
+                    .ok_or_else(|| Failure::failed("smaps_rollup has no Anonymous"));
             }
             WaitStatus::PtraceEvent(..) => ptrace::cont(pid, None).doing("continue")?,
             // The stop of its own and the signal that ended it; neither is to be delivered again.
@@ -66,7 +67,7 @@ fn private(rollup: &str) -> Option<u64> {
         let line = rollup.lines().find(|line| line.starts_with(name))?;
         line.split_whitespace().nth(1)?.parse::<u64>().ok()
     };
-    Some(kib("Private_Dirty:")? + kib("Swap:")?)
+    Some(kib("Anonymous:")? + kib("Swap:")?)
 }
 
 #[cfg(test)]
@@ -74,9 +75,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_to_counts() {
-        let rollup = "00200000-7ffd [rollup]\nRss: 40 kB\nPrivate_Clean: 8 kB\n\
-                      Private_Dirty:        24 kB\nSwap:                  4 kB\nSwapPss: 4 kB\n";
+    fn what_is_not_a_file_s_counts() {
+        let rollup = "00200000-7ffd [rollup]\nRss: 40 kB\nPrivate_Dirty: 64 kB\n\
+                      Anonymous:            24 kB\nSwap:                  4 kB\nSwapPss: 4 kB\n";
         assert_eq!(private(rollup), Some(28));
         assert_eq!(private("Rss: 40 kB\n"), None);
     }
