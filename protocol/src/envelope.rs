@@ -40,8 +40,18 @@ pub(crate) fn seal<T: Serialize>(kind: u8, record: &T) -> [u8; RECORD_LEN] {
     bytes
 }
 
-/// Reads a record back. Absent tail fields read as the zeroes that pad the body.
-pub(crate) fn open<T: DeserializeOwned>(kind: u8, bytes: &[u8]) -> Result<T, DecodeError> {
+/// Reads a record from its body by the derived reader.
+pub(crate) fn record<T: DeserializeOwned>(body: &[u8]) -> Result<T, DecodeError> {
+    match postcard::take_from_bytes(body) {
+        Ok((record, _)) => Ok(record),
+        Err(_) => Err(DecodeError::Damaged(Damage::Body)),
+    }
+}
+
+/// The body of a record of this kind: what is the same for every record, once. Absent tail
+/// fields read as the zeroes that pad it.
+#[inline(never)]
+pub(crate) fn body(kind: u8, bytes: &[u8]) -> Result<&[u8], DecodeError> {
     use DecodeError::Damaged;
 
     if bytes.len() < BODY {
@@ -62,7 +72,5 @@ pub(crate) fn open<T: DeserializeOwned>(kind: u8, bytes: &[u8]) -> Result<T, Dec
     if bytes[4] != kind {
         return Err(Damaged(Damage::Kind));
     }
-    postcard::take_from_bytes(&covered[BODY..])
-        .map(|(record, _)| record)
-        .map_err(|_| Damaged(Damage::Body))
+    Ok(&covered[BODY..])
 }

@@ -1,5 +1,6 @@
 //! A file's bytes as a record, whichever of the two encodings they are in.
 
+use crate::decode;
 use crate::envelope::{self, RECORD_LEN};
 use crate::text::{self, TextMark};
 use crate::{
@@ -42,7 +43,7 @@ mod sealed {
 }
 
 macro_rules! record {
-    ($type:ty, $kind:literal, $text:expr) => {
+    ($type:ty, $kind:literal, $read:expr, $text:expr) => {
         impl sealed::Kind for $type {
             const KIND: u8 = $kind;
         }
@@ -52,7 +53,8 @@ macro_rules! record {
             }
             fn decode(bytes: &[u8]) -> Result<Decoded<Self>, DecodeError> {
                 if envelope::is_binary(bytes) {
-                    let record = envelope::open($kind, bytes)?;
+                    let read: fn(&[u8]) -> Result<$type, DecodeError> = $read;
+                    let record = read(envelope::body($kind, bytes)?)?;
                     Ok(Decoded { record, encoding: Encoding::Binary })
                 } else {
                     let parse: fn(&[u8]) -> Option<$type> = $text;
@@ -64,11 +66,11 @@ macro_rules! record {
     };
 }
 
-record!(Expected, 1, text::parse_expected);
-record!(Generation, 2, text::parse_generation);
-record!(Attempt, 4, |_| None);
-record!(TopologyUnsafe, 5, text::parse_unsafe);
-record!(TopologyReport, 6, |_| None);
+record!(Expected, 1, decode::read, text::parse_expected);
+record!(Generation, 2, decode::read, text::parse_generation);
+record!(Attempt, 4, envelope::record, |_| None);
+record!(TopologyUnsafe, 5, envelope::record, text::parse_unsafe);
+record!(TopologyReport, 6, envelope::record, |_| None);
 
 const MARK_KIND: u8 = 3;
 
@@ -95,7 +97,7 @@ impl MarkFile {
     /// As [`Record::decode`]; also damaged where the mark names another slot than its file.
     pub fn decode(slot: Slot, bytes: &[u8]) -> Result<AnyMark, DecodeError> {
         if envelope::is_binary(bytes) {
-            let mark: Mark = envelope::open(MARK_KIND, bytes)?;
+            let mark: Mark = decode::read(envelope::body(MARK_KIND, bytes)?)?;
             if mark.slot != slot.get() {
                 return Err(DecodeError::Damaged(Damage::Body));
             }

@@ -3,13 +3,24 @@
 
 use core::fmt;
 
-use heapless::String;
+use heapless::Vec;
 use serde::{Deserialize, Serialize};
+
+use crate::OutOfRange;
 
 /// A random token that the activator gives each launch (`TICKMARK_LAUNCH`): 1 to 64 bytes of
 /// graphic ASCII.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LaunchToken(String<64>);
+#[serde(try_from = "Vec<u8, 64>")]
+pub struct LaunchToken(Vec<u8, 64>);
+
+impl TryFrom<Vec<u8, 64>> for LaunchToken {
+    type Error = OutOfRange;
+
+    fn try_from(token: Vec<u8, 64>) -> Result<LaunchToken, OutOfRange> {
+        LaunchToken::new(&token).ok_or(OutOfRange)
+    }
+}
 
 impl LaunchToken {
     /// `None` for an empty or longer token, and for bytes outside graphic ASCII.
@@ -18,13 +29,14 @@ impl LaunchToken {
         if token.is_empty() || !token.iter().all(u8::is_ascii_graphic) {
             return None;
         }
-        String::try_from(core::str::from_utf8(token).ok()?).ok().map(LaunchToken)
+        Vec::from_slice(token).ok().map(LaunchToken)
     }
 
     /// The token.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        // Graphic ASCII by construction.
+        core::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 

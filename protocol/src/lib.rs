@@ -12,6 +12,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod decode;
 mod envelope;
 mod errno;
 mod file;

@@ -439,7 +439,7 @@ fn compare_mounts(dispose: Dispose<'_>) -> Option<Mounts> {
     // Not from our own list: a chrooted process does not see its own root in it.
     let root = root_statx(StatxFlags::MNT_ID)?;
     let (mut listed, mut shared) = (0u64, false);
-    mount_ids(c"/proc/1/mountinfo", dispose, |id| {
+    mount_ids(c"/proc/1/mountinfo", dispose, &mut |id| {
         listed += 1;
         shared |= id == root;
     })?;
@@ -455,7 +455,7 @@ fn compare_mounts(dispose: Dispose<'_>) -> Option<Mounts> {
         // A window over our list, however long it is.
         let mut window = [0u64; 256];
         let (mut seen, mut held) = (0, 0);
-        mount_ids(c"/proc/self/mountinfo", dispose, |id| {
+        mount_ids(c"/proc/self/mountinfo", dispose, &mut |id| {
             if seen >= own && held < window.len() {
                 window[held] = id;
                 held += 1;
@@ -466,7 +466,7 @@ fn compare_mounts(dispose: Dispose<'_>) -> Option<Mounts> {
             return (own > 0).then_some(Mounts::Disjoint { own });
         }
         let mut common = false;
-        mount_ids(c"/proc/1/mountinfo", dispose, |id| common |= window[..held].contains(&id))?;
+        mount_ids(c"/proc/1/mountinfo", dispose, &mut |id| common |= window[..held].contains(&id))?;
         if common {
             // Some mount is shared but not ours of `/`: neither proof holds.
             return None;
@@ -475,14 +475,14 @@ fn compare_mounts(dispose: Dispose<'_>) -> Option<Mounts> {
     }
 }
 
-fn mount_ids(path: &CStr, dispose: Dispose<'_>, mut found: impl FnMut(u64)) -> Option<()> {
+fn mount_ids(path: &CStr, dispose: Dispose<'_>, found: &mut dyn FnMut(u64)) -> Option<()> {
     let file = open(path).ok()?;
     let mut ids = parse::MountIds::default();
     let mut buffer = [0; 1024];
     let complete = loop {
         match read(&file, &mut buffer) {
             Ok(0) => break Some(()),
-            Ok(length) => ids.feed(&buffer[..length], &mut found),
+            Ok(length) => ids.feed(&buffer[..length], &mut *found),
             Err(SysErrno::INTR) => {}
             Err(_) => break None,
         }
