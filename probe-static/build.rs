@@ -39,7 +39,8 @@ fn main() {
                 println!("cargo:rustc-link-arg-bins={argument}");
             }
         } else {
-            let arguments = arguments.join(",").replace("--script=", &format!("--script={directory}/"));
+            let arguments =
+                arguments.join(",").replace("--script=", &format!("--script={directory}/"));
             println!("cargo:rustc-link-arg-bins=-Wl,{arguments}");
         }
     }

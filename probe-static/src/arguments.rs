@@ -60,8 +60,12 @@ impl fmt::Display for UsageError<'_> {
         let Self { argument, problem } = self;
         let argument = Lossy(argument);
         match problem {
-            Problem::Unknown => write!(f, "unknown argument {argument}: expected one of the flags below"),
-            Problem::Missing(expected) => write!(f, "{argument} lacks its value: expected {expected}"),
+            Problem::Unknown => {
+                write!(f, "unknown argument {argument}: expected one of the flags below")
+            }
+            Problem::Missing(expected) => {
+                write!(f, "{argument} lacks its value: expected {expected}")
+            }
             Problem::Bad(value, expected) => {
                 let value = Lossy(value);
                 write!(f, "{argument} {value}: expected {expected}")
@@ -97,22 +101,12 @@ impl fmt::Display for Lossy<'_> {
 pub fn parse<'a>(
     mut arguments: impl Iterator<Item = &'a CStr>,
 ) -> Result<Arguments<'a>, UsageError<'a>> {
-    let mut parsed = Arguments {
-        dir: None,
-        max_age: None,
-        timeout: TIMEOUT,
-        mode: Mode::Verdict,
-    };
+    let mut parsed = Arguments { dir: None, max_age: None, timeout: TIMEOUT, mode: Mode::Verdict };
     while let Some(argument) = arguments.next() {
         let (flag, attached) = split(argument);
-        let error = |problem| UsageError {
-            argument: flag,
-            problem,
-        };
+        let error = |problem| UsageError { argument: flag, problem };
         let mut value = |expected| {
-            attached
-                .or_else(|| arguments.next())
-                .ok_or(error(Problem::Missing(expected)))
+            attached.or_else(|| arguments.next()).ok_or(error(Problem::Missing(expected)))
         };
         let mode = match flag {
             b"--dir" => {
@@ -157,10 +151,9 @@ pub fn parse<'a>(
 fn split(argument: &CStr) -> (&[u8], Option<&CStr>) {
     let bytes = argument.to_bytes_with_nul();
     match bytes.iter().position(|&byte| byte == b'=') {
-        Some(at) if bytes.starts_with(b"--") => (
-            &bytes[..at],
-            CStr::from_bytes_with_nul(&bytes[at + 1..]).ok(),
-        ),
+        Some(at) if bytes.starts_with(b"--") => {
+            (&bytes[..at], CStr::from_bytes_with_nul(&bytes[at + 1..]).ok())
+        }
         _ => (argument.to_bytes(), None),
     }
 }
@@ -252,7 +245,15 @@ mod tests {
     #[test]
     fn seconds_are_digits_from_one_up() {
         for bad in [
-            c"0", c"-1", c"+1", c"1.5", c"45s", c" 45", c"", c"4294967296", c"99999999999999999999",
+            c"0",
+            c"-1",
+            c"+1",
+            c"1.5",
+            c"45s",
+            c" 45",
+            c"",
+            c"4294967296",
+            c"99999999999999999999",
         ] {
             for flag in [c"--max-age", c"--timeout"] {
                 let message = read(&[flag, bad]).unwrap_err();
@@ -260,9 +261,6 @@ mod tests {
                 assert!(message.contains("whole number of seconds from 1"), "{message}");
             }
         }
-        assert_eq!(
-            read(&[c"--max-age=4294967295"]).unwrap().max_age,
-            NonZeroU32::new(u32::MAX)
-        );
+        assert_eq!(read(&[c"--max-age=4294967295"]).unwrap().max_age, NonZeroU32::new(u32::MAX));
     }
 }

@@ -67,14 +67,7 @@ fn close_run(first: RawFd, run: usize) -> bool {
     };
     // SAFETY: the caller owns every descriptor of this range and forgets them when this succeeds;
     // no flag is set.
-    unsafe {
-        syscall(
-            SYS_CLOSE_RANGE,
-            first as c_uint,
-            (first + more) as c_uint,
-            0 as c_uint,
-        ) == 0
-    }
+    unsafe { syscall(SYS_CLOSE_RANGE, first as c_uint, (first + more) as c_uint, 0 as c_uint) == 0 }
 }
 
 #[cfg(test)]

@@ -18,11 +18,7 @@ pub struct Output<W: FnMut(&[u8]) -> Result<usize, Errno>> {
 impl<W: FnMut(&[u8]) -> Result<usize, Errno>> Output<W> {
     /// Writes with `write`, which says how much of its input it took, as write(2) does.
     pub const fn new(write: W) -> Self {
-        Self {
-            write,
-            buffer: heapless::Vec::new(),
-            broken: false,
-        }
+        Self { write, buffer: heapless::Vec::new(), broken: false }
     }
 
     fn flush(&mut self) {

@@ -36,20 +36,9 @@ impl<'a> Report<'a> {
         evidence.read_all();
         let pid1 = evidence.pid1();
         let own = evidence.held().clone();
-        let topology = classify(
-            pid1,
-            &own,
-            settings.format.value,
-            settings.strict.value,
-            evidence.missing(),
-        );
-        Self {
-            out,
-            json,
-            own,
-            topology,
-            slots: None,
-        }
+        let topology =
+            classify(pid1, &own, settings.format.value, settings.strict.value, evidence.missing());
+        Self { out, json, own, topology, slots: None }
     }
 
     fn text(&mut self, text: &str) -> fmt::Result {
@@ -66,13 +55,20 @@ impl<'a> Report<'a> {
         write!(self.out, "{value}")
     }
 
-    fn setting(&mut self, label: &str, names: [&str; 2], value: &dyn Display, from: Source) -> fmt::Result {
+    fn setting(
+        &mut self,
+        label: &str,
+        names: [&str; 2],
+        value: &dyn Display,
+        from: Source,
+        quoted: bool,
+    ) -> fmt::Result {
         let from = match from {
             Source::Default => "default",
             Source::Environment(name) => name,
             Source::Flag => "flag",
         };
-        self.line(label, names[0], value, true)?;
+        self.line(label, names[0], value, quoted)?;
         if self.json {
             return self.member(names[1], &from, true);
         }
@@ -112,12 +108,24 @@ impl<'a> Report<'a> {
         }
         let (dir, max_age) = (&settings.dir, &settings.max_age);
         let (strict, format) = (&settings.strict, &settings.format);
-        self.setting("directory", ["dir", "dir_from"], &Lossy(dir.value.to_bytes()), dir.source)?;
+        self.setting(
+            "directory",
+            ["dir", "dir_from"],
+            &Lossy(dir.value.to_bytes()),
+            dir.source,
+            true,
+        )?;
         let seconds = max_age.value.as_secs();
-        self.setting("max age, s", ["max_age_s", "max_age_from"], &seconds, max_age.source)?;
-        self.setting("format", ["format", "format_from"], &encoding(format.value), format.source)?;
+        self.setting("max age, s", ["max_age_s", "max_age_from"], &seconds, max_age.source, false)?;
+        self.setting(
+            "format",
+            ["format", "format_from"],
+            &encoding(format.value),
+            format.source,
+            true,
+        )?;
         let strictness = if strict.value { "strict" } else { "auto" };
-        self.setting("topology", ["topology", "topology_from"], &strictness, strict.source)?;
+        self.setting("topology", ["topology", "topology_from"], &strictness, strict.source, true)?;
         let Topology { state, detail, .. } = self.topology;
         self.line("  found", "topology_state", &state, true)?;
         if self.json || !matches!(detail, Detail::None) {
@@ -128,11 +136,7 @@ impl<'a> Report<'a> {
 
     pub(crate) fn seen(&mut self, seen: &Seen<'_>) -> fmt::Result {
         match seen {
-            Seen::Header {
-                unsafe_published,
-                expected,
-                generation,
-            } => {
+            Seen::Header { unsafe_published, expected, generation } => {
                 self.line("unsafe mark", "topology_unsafe_published", unsafe_published, false)?;
                 let (expected, quoted): (&dyn Display, bool) = match expected {
                     Read::Absent => (&"null", false),
@@ -156,11 +160,7 @@ impl<'a> Report<'a> {
                 }
                 Ok(())
             }
-            Seen::Slot {
-                slot,
-                observation,
-                problem,
-            } => {
+            Seen::Slot { slot, observation, problem } => {
                 if self.slots == Some(0) && !self.json {
                     self.text(
                         "\n\nslot  age, ms   format  pid       consumers   jobs  phase       generation",

@@ -91,18 +91,12 @@ fn settings<'a>(
 ) -> Settings<'a> {
     let mut settings = Settings::from_lookup(lookup);
     if let Some(value) = arguments.dir {
-        settings.dir = Sourced {
-            value,
-            source: Source::Flag,
-        };
+        settings.dir = Sourced { value, source: Source::Flag };
     }
     if let Some(seconds) = arguments.max_age
         && let Ok(value) = MaxAge::from_secs(seconds.get())
     {
-        settings.max_age = Sourced {
-            value,
-            source: Source::Flag,
-        };
+        settings.max_age = Sourced { value, source: Source::Flag };
     }
     settings
 }
@@ -111,10 +105,8 @@ fn settings<'a>(
 fn variable<'a>(environment: impl Iterator<Item = &'a CStr>, name: &str) -> Option<&'a CStr> {
     environment
         .filter_map(|entry| {
-            let value = entry
-                .to_bytes_with_nul()
-                .strip_prefix(name.as_bytes())?
-                .strip_prefix(b"=")?;
+            let value =
+                entry.to_bytes_with_nul().strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
             CStr::from_bytes_with_nul(value).ok()
         })
         .next()

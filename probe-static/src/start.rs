@@ -58,21 +58,32 @@ fn stderr(bytes: &[u8]) -> Result<usize, Errno> {
 
 /// The strings of a vector that ends with a null pointer, as `argv` and `envp` do.
 #[derive(Clone, Copy)]
-struct Strings(*const *const c_char);
+struct Strings {
+    next: *const *const c_char,
+    /// Only those that begin so are of interest; the others are not even measured. An environment
+    /// may be large, and each setting is looked up in it.
+    initials: Option<[u8; 2]>,
+}
 
 impl Iterator for Strings {
     type Item = &'static CStr;
 
     fn next(&mut self) -> Option<&'static CStr> {
-        // SAFETY: `self.0` points into a vector that the kernel made and that ends with null; it is
-        // never moved beyond that null, and the strings are never written or freed.
-        unsafe {
-            let string = *self.0;
-            if string.is_null() {
-                return None;
+        loop {
+            // SAFETY: `next` points into a vector that the kernel made and that ends with null; it is
+            // never moved beyond that null, and the strings are never written or freed.
+            let (string, initial) = unsafe {
+                let string = *self.next;
+                if string.is_null() {
+                    return None;
+                }
+                self.next = self.next.add(1);
+                (string, string.cast::<u8>().read())
+            };
+            if self.initials.is_none_or(|initials| initials.contains(&initial)) {
+                // SAFETY: as above; the kernel ends each string with a zero.
+                return Some(unsafe { CStr::from_ptr(string) });
             }
-            self.0 = self.0.add(1);
-            Some(CStr::from_ptr(string))
         }
     }
 }
@@ -80,14 +91,15 @@ impl Iterator for Strings {
 /// Called by musl's start code.
 #[unsafe(no_mangle)]
 extern "C" fn main(argc: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
-    let mut arguments = Strings(argv);
+    let mut arguments = Strings { next: argv, initials: None };
     // The program's own name. An empty argv is possible and has none.
     if argc > 0 {
         arguments.next();
     }
     c_int::from(tickmark_probe::run(Started {
         arguments,
-        environment: Strings(envp),
+        // TICKMARK_ and KICKS_LIVENESS_.
+        environment: Strings { next: envp, initials: Some(*b"TK") },
         arm,
         stdout,
         stderr,

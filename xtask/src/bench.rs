@@ -68,11 +68,11 @@ pub(crate) fn command(mut arguments: lexopt::Parser) -> Result<(), Failure> {
     let budget = if probe { probe_bench(rounds) } else { Ok(()) };
     if worker {
         println!("\nthe worker (cargo bench --package tickmark):");
-        workspace::run(
-            workspace::cargo()
-                .current_dir(workspace::root())
-                .args(["bench", "--package", "tickmark"]),
-        )?;
+        workspace::run(workspace::cargo().current_dir(workspace::root()).args([
+            "bench",
+            "--package",
+            "tickmark",
+        ]))?;
     }
     budget
 }
@@ -168,9 +168,7 @@ fn once(program: &Program) -> Result<(Duration, Duration), Failure> {
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let cpu = children_cpu()?;
     let start = Instant::now();
-    let status = command
-        .status()
-        .doing(format_args!("run {}", program.file.display()))?;
+    let status = command.status().doing(format_args!("run {}", program.file.display()))?;
     let wall = start.elapsed();
     if !status.success() {
         let name = &program.name;
@@ -212,7 +210,10 @@ fn report(programs: &[Program], measured: &[Measured], rounds: usize) {
         let ratio = first.median().as_secs_f64() / empty.as_secs_f64();
         // A time is reported and not enforced: a busy machine would fail the build.
         let verdict = if ratio > WALL_LIMIT { "OVER" } else { "within" };
-        println!("{}: {ratio:.2} × the empty program, {verdict} the limit of {WALL_LIMIT}", program.name);
+        println!(
+            "{}: {ratio:.2} × the empty program, {verdict} the limit of {WALL_LIMIT}",
+            program.name
+        );
         let per_second = PODS / PERIOD_SECONDS * first.cpu().as_secs_f64();
         println!(
             "a probe every {PERIOD_SECONDS} s in {PODS} pods: {:.2} milli-CPU of the node, {:.1} s of CPU a day",
@@ -249,10 +250,8 @@ fn calls(
                 output.status
             )));
         }
-        let calls = trace
-            .lines()
-            .filter(|line| line.contains('(') && !line.contains("+++"))
-            .count();
+        let calls =
+            trace.lines().filter(|line| line.contains('(') && !line.contains("+++")).count();
         let limit = CALLS_FIRST + CALLS_MORE * (slots - 1);
         println!("system calls, {slots} slots: {calls} (limit {limit})");
         if calls > limit as usize {

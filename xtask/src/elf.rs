@@ -12,7 +12,8 @@ pub(crate) const AIM: usize = 16 * 1024;
 
 /// Every rule that `file` breaks; none is what a release needs.
 pub(crate) fn defects(file: &[u8]) -> Vec<String> {
-    let mut defects = structure(file).unwrap_or_else(|error| vec![format!("not readable: {error}")]);
+    let mut defects =
+        structure(file).unwrap_or_else(|error| vec![format!("not readable: {error}")]);
     if file.len() > LIMIT {
         defects.push(format!("{} bytes, more than the limit of {LIMIT}", file.len()));
     }

@@ -136,17 +136,11 @@ impl Image {
             "index.json".to_owned(),
             bytes(&json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [described] })),
         ));
-        files.push((
-            "oci-layout".to_owned(),
-            bytes(&json!({ "imageLayoutVersion": "1.0.0" })),
-        ));
+        files.push(("oci-layout".to_owned(), bytes(&json!({ "imageLayoutVersion": "1.0.0" }))));
         files.sort();
         // Two architectures with the same content would share a blob; so would a test's.
         files.dedup();
-        Ok(Self {
-            files,
-            docker: bytes(&Value::from(docker)),
-        })
+        Ok(Self { files, docker: bytes(&Value::from(docker)) })
     }
 
     fn write_layout(&self, directory: &Path) -> Result<(), Failure> {
@@ -163,11 +157,8 @@ impl Image {
     }
 
     fn archive(&self) -> Result<Vec<u8>, Failure> {
-        let mut files: Vec<_> = self
-            .files
-            .iter()
-            .map(|(name, content)| (name.as_str(), content.as_slice()))
-            .collect();
+        let mut files: Vec<_> =
+            self.files.iter().map(|(name, content)| (name.as_str(), content.as_slice())).collect();
         files.push(("manifest.json", &self.docker));
         files.sort_unstable();
         let mut archive = tar::Builder::new(Vec::new());
@@ -204,11 +195,7 @@ fn labels() -> Value {
 fn layer(probe: &[u8]) -> Result<Vec<u8>, Failure> {
     let mut layer = tar::Builder::new(Vec::new());
     layer
-        .append_data(
-            &mut header(0o755, probe.len()),
-            ENTRYPOINT.trim_start_matches('/'),
-            probe,
-        )
+        .append_data(&mut header(0o755, probe.len()), ENTRYPOINT.trim_start_matches('/'), probe)
         .doing("write the layer")?;
     layer.into_inner().doing("write the layer")
 }
@@ -258,10 +245,7 @@ mod tests {
     use std::io::Read as _;
 
     fn image() -> Image {
-        let probes = [
-            (Target::X86_64, b"one".to_vec()),
-            (Target::Aarch64, b"two".to_vec()),
-        ];
+        let probes = [(Target::X86_64, b"one".to_vec()), (Target::Aarch64, b"two".to_vec())];
         Image::of(&probes, "tickmark-probe:9").unwrap()
     }
 

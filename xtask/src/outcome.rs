@@ -12,18 +12,12 @@ pub(crate) struct Failure {
 impl Failure {
     /// The command was understood and did not succeed: exit 1.
     pub(crate) fn failed(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            status: 1,
-        }
+        Self { message: message.into(), status: 1 }
     }
 
     /// The command was not understood: exit 2.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            status: 2,
-        }
+        Self { message: message.into(), status: 2 }
     }
 
     pub(crate) const fn status(&self) -> u8 {

@@ -42,14 +42,8 @@ const PROFILE_STEPS: [(&str, &str, &str); 5] = [
 ];
 
 /// Steps that `probe-static/build.rs` knows by these names.
-const LINK_STEPS: [&str; 6] = [
-    "noseparate-code",
-    "no-build-id",
-    "norelro",
-    "no-eh-frame-hdr",
-    "discard-eh-frame",
-    "icf",
-];
+const LINK_STEPS: [&str; 6] =
+    ["noseparate-code", "no-build-id", "norelro", "no-eh-frame-hdr", "discard-eh-frame", "icf"];
 
 /// A target the probe is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,11 +184,7 @@ pub(crate) fn command(mut arguments: lexopt::Parser) -> Result<(), Failure> {
 /// release.
 pub(crate) fn build_all(targets: &[Target], builder: Builder) -> Result<(), Failure> {
     let defects = build_for_use(targets, builder)?;
-    if defects.is_empty() {
-        Ok(())
-    } else {
-        Err(Failure::failed(defects.join("\n")))
-    }
+    if defects.is_empty() { Ok(()) } else { Err(Failure::failed(defects.join("\n"))) }
 }
 
 /// As [`build_all`], for a caller that only wants to run it: returns what a release would not pass.
@@ -260,14 +250,7 @@ pub(crate) fn compiler_flags(left_out: Option<&str>) -> Vec<&'static str> {
 
 /// What the linker is given for a probe; the same as `probe-static/build.rs` gives it.
 pub(crate) fn link_arguments() -> impl Iterator<Item = &'static str> {
-    [
-        "-lc",
-        "-znoseparate-code",
-        "--build-id=none",
-        "-znorelro",
-        "--no-eh-frame-hdr",
-    ]
-    .into_iter()
+    ["-lc", "-znoseparate-code", "--build-id=none", "-znorelro", "--no-eh-frame-hdr"].into_iter()
 }
 
 /// Builds for one target and returns the file.
@@ -305,10 +288,7 @@ fn cargo_build(target: Target, builder: Builder, left_out: Option<&str>) -> (Com
             }
         }
     }
-    let file = directory
-        .join(target.triple())
-        .join("probe")
-        .join("tickmark-probe");
+    let file = directory.join(target.triple()).join("probe").join("tickmark-probe");
     (command, file)
 }
 
@@ -326,9 +306,7 @@ fn size_steps(targets: &[Target]) -> Result<(), Failure> {
         if !output.status.success() {
             return Err(Failure::failed(String::from_utf8_lossy(&output.stderr)));
         }
-        Ok(fs::metadata(&built)
-            .doing(format_args!("read {}", built.display()))?
-            .len())
+        Ok(fs::metadata(&built).doing(format_args!("read {}", built.display()))?.len())
     };
     for &target in targets {
         let whole = size(target, None)?;

@@ -8,9 +8,7 @@ use crate::outcome::{Doing as _, Failure};
 
 /// The workspace's root.
 pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap_or(Path::new("."))
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
 /// `dist/`, where what is made for others to take goes.
@@ -34,11 +32,7 @@ pub(crate) fn cargo() -> Command {
 pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
     let shown = shown(command);
     let status = command.status().doing(format_args!("run {shown}"))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(Failure::failed(format!("{shown}: {status}")))
-    }
+    if status.success() { Ok(()) } else { Err(Failure::failed(format!("{shown}: {status}"))) }
 }
 
 /// The program and its arguments, for a message.

@@ -22,19 +22,12 @@ pub(crate) struct MarksDirectory {
 impl MarksDirectory {
     pub(crate) fn fresh(slots: u32) -> Result<Self, Failure> {
         let shared_memory = Path::new("/dev/shm");
-        let parent = if shared_memory.is_dir() {
-            shared_memory.to_owned()
-        } else {
-            std::env::temp_dir()
-        };
+        let parent =
+            if shared_memory.is_dir() { shared_memory.to_owned() } else { std::env::temp_dir() };
         let path = parent.join(format!("tickmark-bench-{}-{slots}", std::process::id()));
         fs::create_dir(&path).doing(format_args!("make {}", path.display()))?;
         let generation = procfs::inspect(Encoding::Binary, false, None).generation;
-        let directory = Self {
-            path,
-            slots,
-            generation,
-        };
+        let directory = Self { path, slots, generation };
         directory.refresh()?;
         Ok(directory)
     }

@@ -87,7 +87,9 @@ mod tests {
         // Needs ptrace, which a container may forbid.
         match own_at_exit(Path::new("/bin/true"), &[]) {
             Ok(own) => assert!((8..4096).contains(&own), "{own} KiB"),
-            Err(failure) if failure.to_string().contains("EPERM") => eprintln!("skipped: {failure}"),
+            Err(failure) if failure.to_string().contains("EPERM") => {
+                eprintln!("skipped: {failure}")
+            }
             Err(failure) => panic!("{failure}"),
         }
     }
