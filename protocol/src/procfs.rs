@@ -150,7 +150,7 @@ impl<'a> MountInfo<'a> {
         let mount_point = fields.nth(3)?;
         fields.next()?; // mount options
         let _optional = fields.by_ref().find(|&field| field == b"-")?;
-        let fs_type = str::from_utf8(fields.next()?).ok()?;
+        let fs_type = str::from_utf8(fields.next()?).ok().filter(|name| !name.is_empty())?;
         Some(MountInfo { id, mount_point, fs_type })
     }
 }

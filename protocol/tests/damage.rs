@@ -197,6 +197,21 @@ fn a_phase_or_state_that_is_not_known_is_damaged() {
     assert_eq!(decode::<TopologyReport>(&seal(6, &[6])), Err(DecodeError::Damaged(Damage::Body)));
     // An Option is 0 or 1.
     assert_eq!(decode::<Generation>(&seal(2, &[2])), Err(DecodeError::Damaged(Damage::Body)));
+    // A launch token is 1 to 64 bytes of graphic ASCII.
+    assert_eq!(decode::<Generation>(&seal(2, &[0, 1, 1, b'x'])), Ok(()));
+    for token in [&[0][..], &[1, b' '], &[1, 0x7F], &[2, 0xC3, 0xA4], &[0xFF, 0x7F]] {
+        let body = [&[0, 1], token].concat();
+        assert_eq!(
+            decode::<Generation>(&seal(2, &body)),
+            Err(DecodeError::Damaged(Damage::Body)),
+            "{token:?}"
+        );
+    }
+    // A varint that is longer than its type, or larger.
+    for varint in [&[0xFF, 0xFF, 0xFF, 0xFF, 0x10][..], &[0x80, 0x80, 0x80, 0x80, 0x80, 0]] {
+        let damaged = Err(DecodeError::Damaged(Damage::Body));
+        assert_eq!(decode::<Expected>(&seal(1, varint)), damaged, "{varint:?}");
+    }
     // A string longer than its field, and one that is not UTF-8.
     assert_eq!(
         decode::<Generation>(&seal(2, &[0, 1, 65])),

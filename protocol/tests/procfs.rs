@@ -266,6 +266,8 @@ fn a_line_of_mountinfo_that_lacks_a_field() {
         "1422 1420 0:110 / /run rw shared:1",
         "1422 1420 0:110 / /run rw shared:1 tmpfs tmpfs rw",
         "1422 1420 0:110 / /run rw -",
+        "1422 1420 0:110 / /run rw - ",
+        "1422 1420 0:110 / /run rw -  tmpfs rw",
         "x 1420 0:110 / /run rw - tmpfs tmpfs rw",
         " 1422 1420 0:110 / /run rw - tmpfs tmpfs rw",
         "-1 1420 0:110 / /run rw - tmpfs tmpfs rw",

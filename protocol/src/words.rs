@@ -1,0 +1,107 @@
+//! Words without `core::fmt`: what the verdict and its parts say, into a sink of bytes. The
+//! formatter of `core` costs a static program several kilobytes, which the probe has not got;
+//! everyone else uses `Display`, which comes from the same words.
+
+use core::fmt;
+
+/// Where words go.
+pub trait Sink {
+    /// Takes a piece of UTF-8. The pieces of one text come in order; none is empty of meaning.
+    fn put(&mut self, text: &str);
+}
+
+/// Something that can be said.
+pub trait Words {
+    /// Says it, whole, into `sink`.
+    fn say(&self, sink: &mut dyn Sink);
+}
+
+impl Words for str {
+    fn say(&self, sink: &mut dyn Sink) {
+        sink.put(self);
+    }
+}
+
+impl Words for &str {
+    fn say(&self, sink: &mut dyn Sink) {
+        sink.put(self);
+    }
+}
+
+impl Words for u64 {
+    #[inline(never)]
+    fn say(&self, sink: &mut dyn Sink) {
+        let mut digits = [0; 20];
+        let mut rest = *self;
+        let mut from = digits.len();
+        while from > 0 {
+            from -= 1;
+            digits[from] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        ascii(&digits[from..], sink);
+    }
+}
+
+impl Words for u32 {
+    fn say(&self, sink: &mut dyn Sink) {
+        u64::from(*self).say(sink);
+    }
+}
+
+impl Words for bool {
+    fn say(&self, sink: &mut dyn Sink) {
+        sink.put(if *self { "true" } else { "false" });
+    }
+}
+
+/// Bytes of ASCII, each as one piece: a control character, or a byte that is none, as `?`.
+pub(crate) fn ascii(bytes: &[u8], sink: &mut dyn Sink) {
+    for &byte in bytes {
+        let shown = [if matches!(byte, b' '..=b'~') { byte } else { b'?' }];
+        // One byte of ASCII is UTF-8.
+        sink.put(core::str::from_utf8(&shown).unwrap_or_default());
+    }
+}
+
+/// A path or another text of unknown bytes: what is not printable ASCII is shown as `?`, so
+/// that a line stays one line.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown<'a>(pub &'a [u8]);
+
+impl Words for Shown<'_> {
+    fn say(&self, sink: &mut dyn Sink) {
+        ascii(self.0, sink);
+    }
+}
+
+/// A formatter as a sink; remembers whether it failed.
+pub(crate) struct Formatted<'a, 'f> {
+    pub(crate) formatter: &'a mut fmt::Formatter<'f>,
+    pub(crate) result: fmt::Result,
+}
+
+impl Sink for Formatted<'_, '_> {
+    fn put(&mut self, text: &str) {
+        if self.result.is_ok() {
+            self.result = self.formatter.write_str(text);
+        }
+    }
+}
+
+/// `Display` from the same words.
+macro_rules! display {
+    ($($type:ty),+) => {$(
+        impl core::fmt::Display for $type {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                let mut sink = $crate::words::Formatted { formatter: f, result: Ok(()) };
+                $crate::words::Words::say(self, &mut sink);
+                sink.result
+            }
+        }
+    )+};
+}
+pub(crate) use display;
