@@ -5,6 +5,7 @@
 //! New ──► Starting ──► Healthy ◄──► Unhealthy        any of them ──► Draining ──► Over
 //! ```
 
+use std::boxed::Box;
 use std::ffi::CString;
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -67,7 +68,7 @@ enum Life {
     New,
     /// Never healthy so far.
     Starting {
-        attempts: Attempts,
+        attempts: Box<Attempts>,
         recorded: bool,
     },
     Healthy {
@@ -199,7 +200,7 @@ impl Round {
                 self.log_started();
                 let own = &self.inspection.evidence;
                 let attempts = Attempts::start(None, own, self.window_ns(), now.monotonic_ns);
-                self.life = Life::Starting { attempts, recorded: false };
+                self.life = Life::Starting { attempts: Box::new(attempts), recorded: false };
             }
             self.publish_unsafe(session, failures);
             return;
@@ -264,7 +265,7 @@ impl Round {
         if attempts.is_first() && self.signal.stopping_since_ns().is_none() {
             self.log.info(format_args!("waiting for {} consumers", self.plan.predicate.expected));
         }
-        self.life = Life::Starting { attempts, recorded };
+        self.life = Life::Starting { attempts: Box::new(attempts), recorded };
     }
 
     fn judge(
@@ -279,11 +280,11 @@ impl Round {
             self.plan.predicate.judge(&consumers, now.monotonic_ns, &self.log, &mut self.problems);
         drop(consumers);
         self.mark.consumers_subscribed = judgement.subscribed;
-        if judgement.healthy {
-            if let Some(session) = session {
-                let phase = if judgement.recovering { Phase::Recovering } else { Phase::Running };
-                self.refresh(session, now, phase, failures);
-            }
+        if judgement.healthy
+            && let Some(session) = session
+        {
+            let phase = if judgement.recovering { Phase::Recovering } else { Phase::Running };
+            self.refresh(session, now, phase, failures);
         }
         self.turn(session, now.monotonic_ns, early_ns, judgement, failures);
     }

@@ -342,7 +342,8 @@ fn the_shutdown_grace_ends_on_the_monotonic_clock() {
     assert_eq!(mark(dir.path()).unwrap().phase, Phase::Draining { left_ms: 59_000 });
     // A second call does not renew it; consumers are not asked.
     worker.liveness.stopping_at(worker.now_ns);
-    (orders.turn(ConsumerState::Stopped), mails.turn(ConsumerState::Stopped));
+    orders.turn(ConsumerState::Stopped);
+    mails.turn(ConsumerState::Stopped);
     worker.tick_after(58);
     assert_eq!(mark(dir.path()).unwrap().phase, Phase::Draining { left_ms: 1_000 });
     let last = worker.now_ns;

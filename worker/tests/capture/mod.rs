@@ -2,12 +2,16 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::fmt;
+use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use tickmark::procfs::Inspection;
-use tickmark::protocol::{Detail, Generation, Now, Pid1, State, Topology};
+use tickmark::protocol::{
+    AnyMark, Detail, Generation, Mark, MarkFile, Now, Pid1, Slot, State, Topology,
+};
 use tickmark::{Builder, ConsumerState, Error, Liveness, Monitor, Registration};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -20,12 +24,21 @@ pub(crate) const START: u64 = 1_000 * SECOND;
 
 /// The lines logged on this thread, `LEVEL text`.
 #[derive(Clone, Default)]
-pub(crate) struct Lines(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Lines(Arc<(Mutex<Vec<String>>, Condvar)>);
 
 impl Lines {
     /// What was logged since the last call.
     pub(crate) fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().unwrap())
+        std::mem::take(&mut self.0.0.lock().unwrap())
+    }
+
+    /// Waits until a line ends so; five seconds at most.
+    pub(crate) fn wait_for(&self, end: &str) {
+        let limit = Duration::from_secs(5);
+        let lines = self.0.0.lock().unwrap();
+        let missing = |lines: &mut Vec<String>| !lines.iter().any(|line| line.ends_with(end));
+        let (lines, waited) = self.0.1.wait_timeout_while(lines, limit, missing).unwrap();
+        assert!(!waited.timed_out(), "{lines:?}");
     }
 }
 
@@ -54,7 +67,8 @@ impl Subscriber for Lines {
         let mut message = Message(String::new());
         event.record(&mut message);
         let line = format!("{} {}", event.metadata().level(), message.0);
-        self.0.lock().unwrap().push(line);
+        self.0.0.lock().unwrap().push(line);
+        self.0.1.notify_all();
     }
 
     fn enter(&self, _: &Id) {}
@@ -152,7 +166,12 @@ pub(crate) fn container(id: u64) -> Inspection {
     )
 }
 
-pub(crate) fn inspection(state: State, pid1: Pid1, detail: Detail, evidence: Generation) -> Inspection {
+pub(crate) fn inspection(
+    state: State,
+    pid1: Pid1,
+    detail: Detail,
+    evidence: Generation,
+) -> Inspection {
     let generation = match state {
         State::Unsafe | State::Unavailable | State::NonLinux => None,
         _ => Some(evidence.clone()),
@@ -175,4 +194,32 @@ pub(crate) fn builder_with(dir: &Path, variables: &[(&str, &str)]) -> Builder {
 
 pub(crate) fn mistake(builder: Builder) -> Error {
     builder.start_without_thread().map(|_| ()).unwrap_err()
+}
+
+/// A worker with two consuming consumers that has ticked twice.
+pub(crate) fn healthy(builder: tickmark::Builder) -> (Worker, [Registration; 2]) {
+    let mut worker = Worker::start(builder);
+    let consuming = Switch::new(ConsumerState::Consuming);
+    let registered = ["orders", "mails"].map(|name| worker.register(name, &consuming));
+    worker.tick_after(10);
+    (worker, registered)
+}
+
+pub(crate) fn mark(dir: &Path) -> Mark {
+    match MarkFile::decode(Slot::FIRST, &fs::read(dir.join("worker-0")).unwrap()) {
+        Ok(AnyMark::Binary(mark)) => mark,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn errors(lines: &Lines) -> Vec<String> {
+    lines.take().into_iter().filter(|line| line.starts_with("ERROR")).collect()
+}
+
+#[track_caller]
+pub(crate) fn assert_one_error(lines: &Lines, parts: &[&str]) {
+    let said = errors(lines);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("cannot publish: "), "{said:?}");
+    assert!(parts.iter().all(|part| said[0].contains(part)), "{said:?}");
 }
