@@ -1,6 +1,6 @@
 //! Linux error numbers by their names: a verdict says `EACCES`, not `error 13`.
 
-use core::fmt;
+use crate::words::{Sink, Words, display, say_all};
 
 /// A Linux error number as the kernel returned it (positive). The table is that of
 /// asm-generic, which every target of tickmark uses for these names.
@@ -44,11 +44,13 @@ impl Errno {
     }
 }
 
-impl fmt::Display for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Words for Errno {
+    fn say(&self, sink: &mut dyn Sink) {
         match self.name() {
-            Some(name) => f.write_str(name),
-            None => write!(f, "errno {}", self.0),
+            Some(name) => name.say(sink),
+            None => say_all(&[&"errno ", &self.0.unsigned_abs()], sink),
         }
     }
 }
+
+display!(Errno);

@@ -1,12 +1,11 @@
 //! Which incarnation of the container wrote a record: the evidence for it, and how two
 //! collections of evidence are compared.
 
-use core::fmt;
-
 use heapless::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::OutOfRange;
+use crate::words::{Sink, Words, display};
 
 /// A random token that the activator gives each launch (`TICKMARK_LAUNCH`): 1 to 64 bytes of
 /// graphic ASCII.
@@ -58,16 +57,19 @@ pub enum Evidence {
     BootId,
 }
 
-impl fmt::Display for Evidence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+display!(Evidence);
+
+impl Words for Evidence {
+    fn say(&self, sink: &mut dyn Sink) {
+        let words = match self {
             Evidence::Launch => "launch token",
             Evidence::MountNamespaceId => "mount namespace id",
             Evidence::RootMountId => "root mount id",
             Evidence::CgroupId => "cgroup id",
             Evidence::InodeAndStartTime => "mount namespace inode and PID 1 start time",
             Evidence::BootId => "boot id",
-        })
+        };
+        words.say(sink);
     }
 }
 

@@ -23,6 +23,7 @@ mod slot;
 mod text;
 mod topology;
 mod verdict;
+mod words;
 
 pub use envelope::{FORMAT_VERSION, RECORD_LEN};
 pub use errno::Errno;
@@ -40,6 +41,7 @@ pub use verdict::{
     Fault, Fold, HeaderFile, Now, Own, Problem, Read, SHOWN_PROBLEMS, SlotObservation, SlotProblem,
     Verdict, VerdictLine, needs_time_namespace, needs_wall_clock,
 };
+pub use words::{Shown, Sink, Words};
 
 /// The length of the longest file a reader looks at; what is longer is damaged.
 pub const MAX_FILE_LEN: usize = 4096;

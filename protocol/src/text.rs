@@ -72,13 +72,20 @@ pub fn encode_unsafe(record: &TopologyUnsafe) -> String<TEXT_MAX> {
 /// Decimal with an optional sign and white space around it. What is below zero reads as 0,
 /// what is too large for the field as its maximum: both are refused by the verdict.
 pub(crate) fn parse_expected(bytes: &[u8]) -> Option<Expected> {
-    let text = core::str::from_utf8(bytes).ok()?.trim_ascii();
-    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
+    let text = bytes.trim_ascii();
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    let mut processes = 0u32;
+    for digit in digits {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        processes = processes.saturating_mul(10).saturating_add(u32::from(digit - b'0'));
     }
-    let processes = if text.starts_with('-') { 0 } else { digits.parse().unwrap_or(u32::MAX) };
-    Some(Expected { processes })
+    (!digits.is_empty()).then_some(Expected { processes: if negative { 0 } else { processes } })
 }
 
 pub(crate) fn parse_generation(bytes: &[u8]) -> Option<Generation> {
@@ -103,54 +110,66 @@ pub(crate) fn parse_unsafe(bytes: &[u8]) -> Option<TopologyUnsafe> {
 /// `2026-11-29T18:00:00Z pid=7 slot=0[ generation=mnt:[…]:…]\n`. The line end is required: it
 /// is the only sign that the line is whole.
 pub(crate) fn parse_mark(bytes: &[u8]) -> Option<TextMark> {
-    let line = core::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;
-    let mut words = line.split(' ');
-    let wall_s = parse_time(words.next()?.as_bytes())?;
-    let pid = u32::try_from(decimal(words.next()?.strip_prefix("pid=")?.as_bytes())?).ok()?;
-    let slot = u32::try_from(decimal(words.next()?.strip_prefix("slot=")?.as_bytes())?).ok()?;
-    let generation = match words.next() {
-        None => None,
-        Some(word) => Some(parse_generation(word.strip_prefix("generation=")?.as_bytes())?),
+    let line = bytes.strip_suffix(b"\n")?;
+    let (time, line) = line.split_at_checked(20)?;
+    let wall_s = parse_time(time)?;
+    let (pid, line) = number_after(line, b" pid=")?;
+    let (slot, line) = number_after(line, b" slot=")?;
+    let generation = if line.is_empty() {
+        None
+    } else {
+        let generation = line.strip_prefix(b" generation=")?;
+        // A generation of its own file may end its line; here the line has ended.
+        if generation.ends_with(b"\n") {
+            return None;
+        }
+        Some(parse_generation(generation)?)
     };
-    if words.next().is_some() {
-        return None;
-    }
     Some(TextMark { wall_s, pid, slot, generation })
 }
 
+/// The number behind `label`, and what follows it.
+fn number_after<'a>(line: &'a [u8], label: &[u8]) -> Option<(u32, &'a [u8])> {
+    let rest = line.strip_prefix(label)?;
+    let end = rest.iter().position(|&b| b == b' ').unwrap_or(rest.len());
+    let (digits, rest) = rest.split_at_checked(end)?;
+    Some((u32::try_from(decimal(digits)?).ok()?, rest))
+}
+
 /// Digits alone: no sign, no separators, no overflow.
+#[inline(never)]
 pub(crate) fn decimal(bytes: &[u8]) -> Option<u64> {
     if bytes.is_empty() {
         return None;
     }
-    bytes.iter().try_fold(0u64, |value, &b| {
-        if !b.is_ascii_digit() {
+    let mut value = 0u64;
+    for &byte in bytes {
+        if !byte.is_ascii_digit() {
             return None;
         }
-        value.checked_mul(10)?.checked_add(u64::from(b - b'0'))
-    })
+        value = value.checked_mul(10)?.checked_add(u64::from(byte - b'0'))?;
+    }
+    Some(value)
 }
 
 fn parse_time(text: &[u8]) -> Option<u64> {
-    if text.len() != 20 || text[19] != b'Z' {
-        return None;
-    }
-    for (at, mark) in [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')] {
-        if text[at] != mark {
+    /// Where each number begins, what ends it, and its least and greatest value.
+    const PARTS: [(u8, u8, u8, u64, u64); 6] = [
+        (0, 4, b'-', 1970, 9999),
+        (5, 7, b'-', 1, 12),
+        (8, 10, b'T', 1, 31),
+        (11, 13, b':', 0, 23),
+        (14, 16, b':', 0, 59),
+        (17, 19, b'Z', 0, 60),
+    ];
+    let mut numbers = [0; 6];
+    for ((from, to, end, least, most), number) in PARTS.into_iter().zip(&mut numbers) {
+        *number = decimal(text.get(usize::from(from)..usize::from(to))?)?;
+        if text.get(usize::from(to)) != Some(&end) || *number < least || *number > most {
             return None;
         }
     }
-    let year = decimal(&text[..4])?;
-    let month = decimal(&text[5..7])?;
-    let day = decimal(&text[8..10])?;
-    let (hour, minute, second) =
-        (decimal(&text[11..13])?, decimal(&text[14..16])?, decimal(&text[17..19])?);
-    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    if hour > 23 || minute > 59 || second > 60 {
-        return None;
-    }
+    let [year, month, day, hour, minute, second] = numbers;
     // Days from a civil date, counting years from 1 March so that the leap day comes last.
     let (y, m) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
     let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1;

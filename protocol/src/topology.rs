@@ -1,10 +1,9 @@
 //! Whether PID 1 belongs to this container, and what follows from it for the generation. The
 //! reading is in the `tickmark` crate; the decision is here.
 
-use core::fmt;
-
 use serde::{Deserialize, Serialize};
 
+use crate::words::{Sink, Words, display, say_all};
 use crate::{Encoding, Errno, Generation};
 
 /// The verdict of a proven unsafe topology, whoever proved it.
@@ -64,27 +63,33 @@ pub enum Detail {
     Mounts(Witness),
 }
 
-impl fmt::Display for Detail {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+display!(Detail, State);
+
+impl Words for Detail {
+    fn say(&self, sink: &mut dyn Sink) {
         match self {
-            Detail::None => Ok(()),
-            Detail::CannotRead(path, errno) => write!(f, "cannot read {path} ({errno})"),
-            Detail::CannotParse(path) => write!(f, "cannot parse {path}"),
+            Detail::None => {}
+            Detail::CannotRead(path, errno) => {
+                say_all(&[&"cannot read ", path, &" (", errno, &")"], sink);
+            }
+            Detail::CannotParse(path) => say_all(&[&"cannot parse ", path], sink),
             Detail::StartTimeZero => {
-                f.write_str("PID 1 start time is zero; possible hostPID or virtualized procfs")
+                "PID 1 start time is zero; possible hostPID or virtualized procfs".say(sink);
             }
             Detail::Namespaces { pid1, own } => {
-                write!(f, "PID 1 is in mnt:[{pid1}], this process in mnt:[{own}]")
+                say_all(
+                    &[&"PID 1 is in mnt:[", pid1, &"], this process in mnt:[", own, &"]"],
+                    sink,
+                );
             }
-            Detail::Mounts(witness) => write!(
-                f,
-                "PID 1 and this process share no mount, and {}",
-                match witness {
+            Detail::Mounts(witness) => {
+                let witness = match witness {
                     Witness::WholeNamespace => "this process sees every mount of its namespace",
                     Witness::Cgroup => "PID 1's cgroup is outside this container's",
                     Witness::InitialPidNamespace => "this is the node's PID namespace",
-                }
-            ),
+                };
+                say_all(&[&"PID 1 and this process share no mount, and ", &witness], sink);
+            }
         }
     }
 }
@@ -106,16 +111,17 @@ pub enum State {
     NonLinux,
 }
 
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Words for State {
+    fn say(&self, sink: &mut dyn Sink) {
+        let words = match self {
             State::Verified => "verified",
             State::VerifiedByUniqueId => "verified by unique id",
             State::Unsafe => "unsafe",
             State::Unverifiable => "unverifiable",
             State::Unavailable => "unavailable",
             State::NonLinux => "non-Linux",
-        })
+        };
+        words.say(sink);
     }
 }
 

@@ -2,10 +2,9 @@
 //! system, no alloc. The probe, the worker's self-check, the activator and the tests call
 //! this and nothing else.
 
-use core::fmt;
-
 use heapless::Vec;
 
+use crate::words::{Shown, Sink, Words, display, say_all};
 use crate::{
     AnyMark, DecodeError, Decoded, Encoding, Errno, Evidence, Expected, Generation, MAX_SLOTS,
     Mark, MaxAge, Pid1, Relation, Slot, SlotCount, UNSUPPORTED_TOPOLOGY,
@@ -25,14 +24,17 @@ pub enum Fault {
     Decode(DecodeError),
 }
 
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+display!(Fault, Problem, VerdictLine<'_>);
+
+impl Words for Fault {
+    fn say(&self, sink: &mut dyn Sink) {
         match self {
-            Fault::Errno(errno) => write!(f, "unreadable ({errno})"),
-            Fault::NotRegular => f.write_str("unreadable (not a regular file)"),
-            Fault::Decode(DecodeError::Damaged(_)) => f.write_str("unreadable (damaged)"),
+            Fault::Errno(errno) => say_all(&[&"unreadable (", errno, &")"], sink),
+            Fault::NotRegular => "unreadable (not a regular file)".say(sink),
+            Fault::Decode(DecodeError::Damaged(_)) => "unreadable (damaged)".say(sink),
             Fault::Decode(DecodeError::Newer(version)) => {
-                write!(f, "written by a newer tickmark (format {version})")
+                let version = u32::from(*version);
+                say_all(&[&"written by a newer tickmark (format ", &version, &")"], sink);
             }
         }
     }
@@ -129,15 +131,17 @@ pub enum Problem {
     },
 }
 
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Words for Problem {
+    fn say(&self, sink: &mut dyn Sink) {
         match self {
-            Problem::Missing => f.write_str("missing"),
-            Problem::Fault(fault) => fault.fmt(f),
-            Problem::PreviousContainer => f.write_str("belongs to a previous container"),
-            Problem::Future(None) => f.write_str("from the future"),
-            Problem::Future(Some(seconds)) => write!(f, "from the future {seconds}s"),
-            Problem::Stale { age_s, max_s } => write!(f, "stale {age_s}s > {max_s}s"),
+            Problem::Missing => "missing".say(sink),
+            Problem::Fault(fault) => fault.say(sink),
+            Problem::PreviousContainer => "belongs to a previous container".say(sink),
+            Problem::Future(None) => "from the future".say(sink),
+            Problem::Future(Some(seconds)) => say_all(&[&"from the future ", seconds, &"s"], sink),
+            Problem::Stale { age_s, max_s } => {
+                say_all(&[&"stale ", age_s, &"s > ", max_s, &"s"], sink);
+            }
         }
     }
 }
@@ -213,54 +217,39 @@ pub struct VerdictLine<'a> {
     dir: &'a [u8],
 }
 
-impl fmt::Display for VerdictLine<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let dir = |f: &mut fmt::Formatter<'_>| {
-            for piece in self.dir.utf8_chunks() {
-                // A line end in a path must not make two lines of one.
-                for part in piece.valid().split_inclusive(char::is_control) {
-                    let shown = part.strip_suffix(char::is_control);
-                    f.write_str(shown.unwrap_or(part))?;
-                    if shown.is_some() {
-                        f.write_str("?")?;
-                    }
-                }
-                if !piece.invalid().is_empty() {
-                    f.write_str("?")?;
-                }
-            }
-            Ok(())
-        };
+impl Words for VerdictLine<'_> {
+    fn say(&self, sink: &mut dyn Sink) {
+        let dir = Shown(self.dir);
         match self.verdict {
-            Verdict::Healthy(count) => write!(f, "{count} process(es) healthy"),
-            Verdict::UnsafeTopology => f.write_str(UNSUPPORTED_TOPOLOGY),
-            Verdict::NotStarted => {
-                f.write_str("no ")?;
-                dir(f)?;
-                f.write_str(
-                    "/expected: worker has not started yet (is tickmark started before the consumers?)",
-                )
-            }
+            Verdict::Healthy(count) => say_all(&[&count.get(), &" process(es) healthy"], sink),
+            Verdict::UnsafeTopology => UNSUPPORTED_TOPOLOGY.say(sink),
+            Verdict::NotStarted => say_all(
+                &[
+                    &"no ",
+                    &dir,
+                    &"/expected: worker has not started yet (is tickmark started before the consumers?)",
+                ],
+                sink,
+            ),
             Verdict::HeaderFault(file, fault) => {
-                dir(f)?;
-                write!(f, "/{} {fault}", file.name())
+                say_all(&[&dir, &"/", &file.name(), &" ", fault], sink);
             }
-            Verdict::TooManySlots(count) => {
-                dir(f)?;
-                write!(f, "/expected declares {count} slots, more than {MAX_SLOTS}")
-            }
+            Verdict::TooManySlots(count) => say_all(
+                &[&dir, &"/expected declares ", count, &" slots, more than ", &MAX_SLOTS],
+                sink,
+            ),
             Verdict::PreviousContainer => {
-                f.write_str("heartbeat belongs to a previous container: worker has not started yet")
+                "heartbeat belongs to a previous container: worker has not started yet".say(sink);
             }
             Verdict::Slots(problems, more) => {
-                for (at, SlotProblem { slot, problem }) in problems.iter().enumerate() {
-                    let separator = if at == 0 { "" } else { "; " };
-                    write!(f, "{separator}worker-{slot} {problem}")?;
+                let mut separator = "worker-";
+                for SlotProblem { slot, problem } in problems {
+                    say_all(&[&separator, &slot.get(), &" ", problem], sink);
+                    separator = "; worker-";
                 }
                 if *more > 0 {
-                    write!(f, "; … and {more} more")?;
+                    say_all(&[&"; … and ", more, &" more"], sink);
                 }
-                Ok(())
             }
         }
     }

@@ -6,8 +6,8 @@ use core::fmt;
 
 /// Where words go.
 pub trait Sink {
-    /// Takes a piece of UTF-8. The pieces of one text come in order; none is empty of meaning.
-    fn put(&mut self, text: &str);
+    /// Takes a piece of a text in UTF-8; no character lies across two pieces.
+    fn put(&mut self, text: &[u8]);
 }
 
 /// Something that can be said.
@@ -18,13 +18,13 @@ pub trait Words {
 
 impl Words for str {
     fn say(&self, sink: &mut dyn Sink) {
-        sink.put(self);
+        sink.put(self.as_bytes());
     }
 }
 
 impl Words for &str {
     fn say(&self, sink: &mut dyn Sink) {
-        sink.put(self);
+        sink.put(self.as_bytes());
     }
 }
 
@@ -42,7 +42,7 @@ impl Words for u64 {
                 break;
             }
         }
-        ascii(&digits[from..], sink);
+        sink.put(&digits[from..]);
     }
 }
 
@@ -54,27 +54,27 @@ impl Words for u32 {
 
 impl Words for bool {
     fn say(&self, sink: &mut dyn Sink) {
-        sink.put(if *self { "true" } else { "false" });
-    }
-}
-
-/// Bytes of ASCII, each as one piece: a control character, or a byte that is none, as `?`.
-pub(crate) fn ascii(bytes: &[u8], sink: &mut dyn Sink) {
-    for &byte in bytes {
-        let shown = [if matches!(byte, b' '..=b'~') { byte } else { b'?' }];
-        // One byte of ASCII is UTF-8.
-        sink.put(core::str::from_utf8(&shown).unwrap_or_default());
+        sink.put(if *self { b"true" } else { b"false" });
     }
 }
 
 /// A path or another text of unknown bytes: what is not printable ASCII is shown as `?`, so
-/// that a line stays one line.
+/// that a line stays one line and JSON stays JSON.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a>(pub &'a [u8]);
 
 impl Words for Shown<'_> {
     fn say(&self, sink: &mut dyn Sink) {
-        ascii(self.0, sink);
+        for &byte in self.0 {
+            sink.put(&[if matches!(byte, b' '..=b'~') { byte } else { b'?' }]);
+        }
+    }
+}
+
+/// Several things said one after the other.
+pub(crate) fn say_all(parts: &[&dyn Words], sink: &mut dyn Sink) {
+    for part in parts {
+        part.say(sink);
     }
 }
 
@@ -85,9 +85,11 @@ pub(crate) struct Formatted<'a, 'f> {
 }
 
 impl Sink for Formatted<'_, '_> {
-    fn put(&mut self, text: &str) {
-        if self.result.is_ok() {
-            self.result = self.formatter.write_str(text);
+    fn put(&mut self, text: &[u8]) {
+        for piece in text.utf8_chunks() {
+            if self.result.is_ok() {
+                self.result = self.formatter.write_str(piece.valid());
+            }
         }
     }
 }
