@@ -12,6 +12,9 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
+/// A guest hides /tmp and /run, and has this read-only.
+const VISIBLE_TO_A_GUEST: &str = "/var/tmp";
+
 const SITE: &str = "TICKMARK_CONTAINER_SITE";
 
 /// Names of the binaries in the container's root.
@@ -81,6 +84,13 @@ pub(crate) fn in_own_mount_namespace() -> bool {
     env::var_os(SITE).is_some()
 }
 
+/// The directory that this run's parent deletes at its end.
+pub(crate) fn directory() -> io::Result<PathBuf> {
+    env::var_os(SITE)
+        .map(PathBuf::from)
+        .ok_or_else(|| io::Error::other(format!("{SITE} is not set")))
+}
+
 /// Runs this program again with mounts of its own, so that none outlives it, and stays behind
 /// to delete what it may leave: this process is the one that an interrupt does not end.
 pub(crate) fn run_again_in_own_mount_namespace() -> ExitCode {
@@ -98,7 +108,9 @@ fn run_again() -> io::Result<ExitCode> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
-    let directory = tempfile::Builder::new().prefix("tickmark-containers.").tempdir()?;
+    let directory = tempfile::Builder::new()
+        .prefix("tickmark-containers.")
+        .tempdir_in(if in_guest() { "/tmp" } else { VISIBLE_TO_A_GUEST })?;
     let mut tests = Command::new("unshare")
         .args(["--mount", "--propagation", "private"])
         .arg(env::current_exe()?)
@@ -150,12 +162,6 @@ pub(crate) fn in_guest() -> bool {
     env::var_os(GUEST).is_some()
 }
 
-/// How long a worker waits with its consumers where a test must ask before they are there: a
-/// `runc exec` takes 30 ms, and in the guest up to two seconds.
-pub(crate) fn start_delay() -> Duration {
-    Duration::from_millis(if in_guest() { 4000 } else { 1000 })
-}
-
 /// Long enough for a few ticks of a second each on a busy machine.
 pub(crate) fn patience() -> Duration {
     Duration::from_secs(if in_guest() { 120 } else { 20 })
@@ -173,9 +179,7 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) fn open(binaries: &Binaries) -> io::Result<Self> {
-        let directory = PathBuf::from(
-            env::var_os(SITE).ok_or_else(|| io::Error::other(format!("{SITE} is not set")))?,
-        );
+        let directory = directory()?;
         let site = Self {
             directory,
             unified_cgroup: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),

@@ -5,13 +5,14 @@ use std::time::Duration;
 pub(crate) const USAGE: &str = "\
 tickmark-demo-worker: a queue worker that can be made ill on purpose
 
-usage: tickmark-demo-worker [--consumers N] [--slots N] [--start-delay MS] [--drain MS|never]
+usage: tickmark-demo-worker [--consumers N] [--slots N] [--start-delay MS|held] [--drain MS|never]
        tickmark-demo-worker pause
 
   --consumers N       consumer threads, all of which must consume     DEMO_CONSUMERS    2
   --slots N           worker processes; above 1 this process is a     DEMO_SLOTS        1
                       supervisor that respawns one that died
-  --start-delay MS    wait before the consumers are registered        DEMO_START_DELAY  0
+  --start-delay MS    wait before the consumers are registered;       DEMO_START_DELAY  0
+                      held: until SIGUSR2
   --drain MS|never    how long the work in flight takes to end        DEMO_DRAIN        0
                       after SIGTERM
   --help              this text
@@ -27,12 +28,12 @@ Liveness has its own settings in TICKMARK_*: to watch it turn within seconds, us
 Make it ill, and well again:
 
   kill -USR1 PID      lose one consumer: the mark goes stale after TICKMARK_MAX_AGE
-  kill -USR2 PID      take it back
+  kill -USR2 PID      take it back; or start the consumers that --start-delay held
   kill -TERM PID      drain, then exit; with --drain never it is stuck, and the mark goes
                       stale after TICKMARK_SHUTDOWN_GRACE + TICKMARK_MAX_AGE
   kill -KILL PID      of a slot: the supervisor starts it again into the same slot
 
-A supervisor passes SIGTERM to every slot, and SIGUSR1 and SIGUSR2 to slot 0.
+A supervisor passes SIGTERM and SIGUSR2 to every slot, and SIGUSR1 to slot 0.
 ";
 
 /// What to do.
@@ -46,7 +47,8 @@ pub(crate) enum Invocation {
 pub(crate) struct Options {
     pub(crate) consumers: u32,
     pub(crate) slots: u32,
-    pub(crate) start_delay: Duration,
+    /// `None` is until SIGUSR2.
+    pub(crate) start_delay: Option<Duration>,
     /// `None` is a drain that never ends.
     pub(crate) drain: Option<Duration>,
 }
@@ -54,6 +56,10 @@ pub(crate) struct Options {
 impl Options {
     /// The command line of one slot's process.
     pub(crate) fn slot_arguments(&self) -> Vec<String> {
+        let start_delay = match self.start_delay {
+            Some(delay) => delay.as_millis().to_string(),
+            None => "held".to_owned(),
+        };
         let drain = match self.drain {
             Some(drain) => drain.as_millis().to_string(),
             None => "never".to_owned(),
@@ -61,7 +67,7 @@ impl Options {
         [
             ("--slots", "1".to_owned()),
             ("--consumers", self.consumers.to_string()),
-            ("--start-delay", self.start_delay.as_millis().to_string()),
+            ("--start-delay", start_delay),
             ("--drain", drain),
         ]
         .into_iter()
@@ -81,7 +87,7 @@ fn parse_with(
     let mut options = Options {
         consumers: 2,
         slots: 1,
-        start_delay: Duration::ZERO,
+        start_delay: Some(Duration::ZERO),
         drain: Some(Duration::ZERO),
     };
     for (flag, variable) in [
@@ -127,7 +133,8 @@ fn set(options: &mut Options, flag: &str, value: &str) -> Result<(), String> {
     match flag {
         "--consumers" => options.consumers = positive()?,
         "--slots" => options.slots = positive()?,
-        "--start-delay" => options.start_delay = milliseconds()?,
+        "--start-delay" if value == "held" => options.start_delay = None,
+        "--start-delay" => options.start_delay = Some(milliseconds()?),
         _ if value == "never" => options.drain = None,
         _ => options.drain = Some(milliseconds()?),
     }

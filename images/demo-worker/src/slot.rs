@@ -39,12 +39,20 @@ fn work(options: &Options) -> Result<(), Failure> {
         move || produce(&producer, &working)
     });
 
-    if !options.start_delay.is_zero() {
-        tracing::info!("consumers start in {} ms", options.start_delay.as_millis());
-        thread::sleep(options.start_delay);
+    let mut started = true;
+    match options.start_delay {
+        Some(delay) if delay.is_zero() => {}
+        Some(delay) => {
+            tracing::info!("consumers start in {} ms", delay.as_millis());
+            thread::sleep(delay);
+        }
+        None => {
+            tracing::info!("consumers start at SIGUSR2");
+            started = is_let_go(&mut signals);
+        }
     }
     let queue = Arc::new(Mutex::new(queue));
-    let consumers: Vec<Consumer> = (0..options.consumers)
+    let consumers: Vec<Consumer> = (0..if started { options.consumers } else { 0 })
         .map(|number| {
             let consuming = Arc::new(AtomicBool::new(true));
             thread::spawn({
@@ -65,7 +73,7 @@ fn work(options: &Options) -> Result<(), Failure> {
         })
         .collect();
 
-    for signal in signals.forever() {
+    for signal in started.then(|| signals.forever()).into_iter().flatten() {
         match signal {
             SIGUSR1 => turn(&consumers, true),
             SIGUSR2 => turn(&consumers, false),
@@ -92,6 +100,20 @@ fn work(options: &Options) -> Result<(), Failure> {
     }
     tracing::info!("drained");
     Ok(())
+}
+
+/// Waits for SIGUSR2; false where the process is to end before.
+fn is_let_go(signals: &mut Signals) -> bool {
+    for signal in signals.forever() {
+        match signal {
+            SIGUSR2 => return true,
+            SIGTERM | SIGINT => return false,
+            _ => {
+                reap();
+            }
+        }
+    }
+    false
 }
 
 fn produce(queue: &mpsc::SyncSender<u64>, working: &AtomicBool) {

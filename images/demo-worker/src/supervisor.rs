@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
         match arrived.recv_timeout(until_next_due(&slots)) {
             Ok(SIGCHLD) => note_the_dead(&mut slots, stopping),
             Ok(SIGUSR1) => pass_on(&slots[..1], Signal::USR1),
-            Ok(SIGUSR2) => pass_on(&slots[..1], Signal::USR2),
+            Ok(SIGUSR2) => pass_on(&slots, Signal::USR2),
             Ok(_) => {
                 stopping = true;
                 pass_on(&slots, Signal::TERM);

@@ -8,7 +8,7 @@ use crate::Case;
 use crate::container::Container;
 use crate::marks::Marks;
 use crate::probing::{ONE_HEALTHY, Probe};
-use crate::site::{PROBE, Site, WORKER, patience, start_delay};
+use crate::site::{PROBE, Site, WORKER, patience};
 use crate::spec::{Credentials, PidNamespace, Shape};
 
 use super::with_each_credentials;
@@ -31,9 +31,8 @@ fn life(site: &Arc<Site>, credentials: Credentials) {
         cgroup_namespace: site.unified_cgroup,
         read_only: true,
     };
-    let delay = start_delay().as_millis().to_string();
     let drain = DRAIN.as_millis().to_string();
-    let arguments = [WORKER, "--start-delay", &delay, "--drain", &drain];
+    let arguments = [WORKER, "--start-delay", "300", "--drain", &drain];
     let worker = Container::start(site, &marks, &shape, &arguments, &SETTINGS);
     let probe = Probe::new(PROBE);
     probe.until(&worker, &marks, 0, ONE_HEALTHY);

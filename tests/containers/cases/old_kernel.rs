@@ -10,7 +10,7 @@ use std::process::Command;
 
 use libtest_mimic::{Completion, Failed, Trial};
 
-use crate::site::{Binaries, GUEST, in_guest};
+use crate::site::{Binaries, GUEST, directory, in_guest, missing_means};
 use crate::skip;
 
 pub(crate) fn trial(binaries: &Binaries) -> Trial {
@@ -19,6 +19,9 @@ pub(crate) fn trial(binaries: &Binaries) -> Trial {
     Trial::ignorable_test("Linux 6.1: the suite in a guest", move || {
         if in_guest() {
             return Ok(Completion::ignored_with("this is the guest"));
+        }
+        if let Some(reason) = missing_means() {
+            return skip(reason);
         }
         let Some(uml) = env::var_os("TICKMARK_UML") else {
             return skip(
@@ -36,8 +39,8 @@ pub(crate) fn trial(binaries: &Binaries) -> Trial {
 }
 
 fn run_in_guest(uml: &Path, binaries: &[(&'static str, PathBuf)]) -> Result<(), Failed> {
-    // The guest hides /tmp and /run, which is where a build may have put all of these.
-    let visible = tempfile::Builder::new().prefix("tickmark-guest.").tempdir_in("/var/tmp")?;
+    // A build may have put the binaries where the guest sees nothing.
+    let visible = tempfile::Builder::new().prefix("guest.").tempdir_in(directory()?)?;
     let place = |from: &Path, name: &str| -> io::Result<PathBuf> {
         let to = visible.path().join(name);
         fs::copy(from, &to)?;

@@ -8,10 +8,13 @@ use crate::Case;
 use crate::container::Container;
 use crate::marks::Marks;
 use crate::probing::{ONE_HEALTHY, Probe, UNSUPPORTED, wait_for_log};
-use crate::site::{PROBE_HIDE, Site, WORKER_HIDE, start_delay};
+use crate::site::{PROBE_HIDE, Site, WORKER_HIDE};
 use crate::spec::{Credentials, PidNamespace, Shape};
 
 use super::{case, with_each_credentials};
+
+/// No consumer until the test says so.
+const HELD: [&str; 2] = ["--start-delay", "held"];
 
 /// All that never repeats.
 pub(super) const UNIQUE: &str = "launch,mntns-id,root-mount,cgroup";
@@ -94,11 +97,6 @@ impl Drop for Pod {
     }
 }
 
-/// As a value of `--start-delay`.
-fn late() -> String {
-    start_delay().as_millis().to_string()
-}
-
 fn hiding(pieces: &[&str]) -> String {
     pieces.join(",")
 }
@@ -135,7 +133,7 @@ pub(super) fn cases() -> Vec<Case> {
             Probe::new(PROBE_HIDE).until(&worker, &pod.marks, 0, ONE_HEALTHY);
             assert_eq!(topology_lines(&worker), [""; 0]);
             worker.delete();
-            let worker = pod.start_with(&["--start-delay", &late()], &hide);
+            let worker = pod.start_with(&HELD, &hide);
             Probe::new(PROBE_HIDE).rejects(&worker, Duration::from_millis(200));
         },
     ));
@@ -277,8 +275,10 @@ fn unverifiable(site: &Arc<Site>, credentials: Credentials, environment: &[(&str
     assert_one_warning(&worker, &UNVERIFIED);
     worker.delete();
     // A new generation, so it is said again; and the old marks are rejected as ever.
-    let worker = pod.start_with(&["--start-delay", &late()], environment);
+    let worker = pod.start_with(&HELD, environment);
     probe.rejects(&worker, Duration::from_millis(200));
+    wait_for_log(&worker, &["consumers start at SIGUSR2"]);
+    worker.signal("USR2");
     probe.until(&worker, &pod.marks, 0, ONE_HEALTHY);
     assert_one_warning(&worker, &UNVERIFIED);
 }
@@ -292,7 +292,7 @@ fn unavailable(site: &Arc<Site>, credentials: Credentials, hide: &str) {
     assert_one_warning(&worker, &NO_GENERATION);
     worker.delete();
     // Freshness alone: what this state cannot do is part of what it is.
-    let worker = pod.start_with(&["--start-delay", &late()], &environment);
+    let worker = pod.start_with(&HELD, &environment);
     probe.stays(&worker, Duration::from_millis(200), 0, ONE_HEALTHY);
     // The state did not change in between, so the second container has nothing new to say.
     wait_for_log(&worker, &["[liveness] slot 0: started"]);
