@@ -8,7 +8,7 @@ use directory::{Directory, Judge, SECOND, wall_ns};
 use tickmark_protocol::{
     Damage, DecodeError, Detail, Errno, Expected, Fault, Generation, LaunchToken, Mark, MarkFile,
     Now, Pid1, Read, Record, SlotObservation, UNSUPPORTED_TOPOLOGY, Verdict, encode_mark,
-    needs_time_namespace,
+    needs_time_namespace, needs_wall_clock,
 };
 
 const NOT_STARTED: &str = "no /run/marks/expected: worker has not started yet \
@@ -192,8 +192,9 @@ fn the_directory_is_shown_on_one_line() {
     let line = |dir: &[u8]| verdict.line(dir).to_string();
     assert!(line(b"/a b").starts_with("no /a b/expected: "));
     assert!(line(b"/a\nb\x1b[2J\xff/").starts_with("no /a?b?[2J?//expected: "));
-    assert!(line("/käse".as_bytes()).starts_with("no /käse/expected: "));
-    assert!(line("/\u{85}".as_bytes()).starts_with("no /?/expected: "));
+    // What is not ASCII has no place in the probe: a `?` for each byte.
+    assert!(line("/k\u{e4}se".as_bytes()).starts_with("no /k??se/expected: "));
+    assert!(line("/\u{85}".as_bytes()).starts_with("no /??/expected: "));
 }
 
 // Row 3.
@@ -472,6 +473,16 @@ fn the_time_namespace_is_needed_only_where_the_clock_alone_would_reject() {
     assert!(!needed(examples::MONOTONIC_NS + 45 * SECOND));
     assert!(needed(examples::MONOTONIC_NS + 45 * SECOND + 1));
     assert!(needed(examples::MONOTONIC_NS - 1));
+}
+
+#[test]
+fn the_wall_clock_is_needed_where_the_mtime_may_decide() {
+    let (mark, mut judge) = (examples::mark(), Judge::beside_the_worker());
+    let needed = |judge: &Judge| needs_wall_clock(&judge.own, &mark, judge.now, judge.max_age);
+    assert!(!needed(&judge));
+    assert!(needed(&judge.clone().after(46 * SECOND)));
+    judge.own.generation.boot_id = Some([9; 16]);
+    assert!(needed(&judge));
 }
 
 #[test]
