@@ -2,8 +2,9 @@
 //! Values stay the C strings that the kernel passed; nothing is copied.
 
 use core::ffi::CStr;
-use core::fmt;
 use core::num::NonZeroU32;
+
+use tickmark_protocol::{Shown, Sink, Words};
 
 /// What to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,39 +56,26 @@ enum Problem<'a> {
     TwoModes,
 }
 
-impl fmt::Display for UsageError<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { argument, problem } = self;
-        let argument = Lossy(argument);
-        match problem {
+impl Words for UsageError<'_> {
+    fn say(&self, sink: &mut dyn Sink) {
+        let (argument, none) = (Shown(self.argument), Shown(b""));
+        let (value, problem, expected) = match self.problem {
             Problem::Unknown => {
-                write!(f, "unknown argument {argument}: expected one of the flags below")
+                sink.put(b"unknown argument ");
+                (none, ": expected one of the flags below", "")
             }
-            Problem::Missing(expected) => {
-                write!(f, "{argument} lacks its value: expected {expected}")
-            }
-            Problem::Bad(value, expected) => {
-                let value = Lossy(value);
-                write!(f, "{argument} {value}: expected {expected}")
-            }
-            Problem::TakesNone => write!(f, "{argument} takes no value"),
-            Problem::TwoModes => write!(f, "{argument}: expected only one of --explain and --json"),
+            Problem::Missing(expected) => (none, " lacks its value: expected ", expected),
+            Problem::Bad(value, expected) => (Shown(value), ": expected ", expected),
+            Problem::TakesNone => (none, " takes no value", ""),
+            Problem::TwoModes => (none, ": expected only one of --explain and --json", ""),
+        };
+        argument.say(sink);
+        if !value.0.is_empty() || matches!(self.problem, Problem::Bad(..)) {
+            sink.put(b" ");
         }
-    }
-}
-
-/// Bytes of a command line, shown even where they are not text.
-pub(crate) struct Lossy<'a>(pub(crate) &'a [u8]);
-
-impl fmt::Display for Lossy<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for chunk in self.0.utf8_chunks() {
-            f.write_str(chunk.valid())?;
-            if !chunk.invalid().is_empty() {
-                f.write_str("\u{fffd}")?;
-            }
-        }
-        Ok(())
+        value.say(sink);
+        problem.say(sink);
+        expected.say(sink);
     }
 }
 
@@ -177,10 +165,24 @@ fn seconds(text: &[u8]) -> Option<NonZeroU32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::string::{String, ToString as _};
+    use std::string::String;
+
+    struct Collected(std::vec::Vec<u8>);
+
+    impl Sink for Collected {
+        fn put(&mut self, text: &[u8]) {
+            self.0.extend_from_slice(text);
+        }
+    }
+
+    fn said(words: &dyn Words) -> String {
+        let mut sink = Collected(std::vec::Vec::new());
+        words.say(&mut sink);
+        String::from_utf8(sink.0).unwrap()
+    }
 
     fn read<'a>(arguments: &[&'a CStr]) -> Result<Arguments<'a>, String> {
-        parse(arguments.iter().copied()).map_err(|error| error.to_string())
+        parse(arguments.iter().copied()).map_err(|error| said(&error))
     }
 
     #[test]
@@ -238,7 +240,7 @@ mod tests {
         }
         assert_eq!(
             read(&[c"--\xff"]).unwrap_err(),
-            "unknown argument --\u{fffd}: expected one of the flags below"
+            "unknown argument --?: expected one of the flags below"
         );
     }
 

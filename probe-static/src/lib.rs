@@ -1,7 +1,7 @@
 //! The tickmark probe as a library: everything but the entry point, so that it is tested like any
 //! other code. What reads a mark is [`tickmark`], what decides is [`tickmark_protocol`]; here are the
 //! command line, the output and the order of things. No allocation, no clock of its own.
-//! x
+
 #![no_std]
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Text to a descriptor through a small fixed buffer, in as few writes as it takes. What cannot be
 //! written is dropped: a full or broken stdout changes no verdict.
 
-use core::fmt;
 use rustix::io::Errno;
+use tickmark_protocol::Sink;
 
 /// Room for a line of several unhealthy slots; a longer text takes more than one write.
 const BUFFER: usize = 1024;
@@ -35,9 +35,9 @@ impl<W: FnMut(&[u8]) -> Result<usize, Errno>> Output<W> {
     }
 }
 
-impl<W: FnMut(&[u8]) -> Result<usize, Errno>> fmt::Write for Output<W> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let mut rest = text.as_bytes();
+impl<W: FnMut(&[u8]) -> Result<usize, Errno>> Sink for Output<W> {
+    fn put(&mut self, text: &[u8]) {
+        let mut rest = text;
         while !rest.is_empty() {
             if self.buffer.is_full() {
                 self.flush();
@@ -47,7 +47,6 @@ impl<W: FnMut(&[u8]) -> Result<usize, Errno>> fmt::Write for Output<W> {
             drop(self.buffer.extend_from_slice(now));
             rest = later;
         }
-        Ok(())
     }
 }
 
@@ -60,7 +59,6 @@ impl<W: FnMut(&[u8]) -> Result<usize, Errno>> Drop for Output<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::fmt::Write as _;
     use std::vec::Vec;
 
     #[test]
@@ -70,7 +68,8 @@ mod tests {
             writes.push(bytes.to_vec());
             Ok(bytes.len())
         });
-        writeln!(output, "{} {}", 2, "process(es) healthy").unwrap();
+        output.put(b"2");
+        output.put(b" process(es) healthy\n");
         drop(output);
         assert_eq!(writes, [b"2 process(es) healthy\n".to_vec()]);
     }
@@ -89,7 +88,7 @@ mod tests {
             Ok(took)
         });
         let text = "0123456789".repeat(300);
-        output.write_str(&text).unwrap();
+        output.put(text.as_bytes());
         drop(output);
         assert_eq!(written, text.as_bytes());
     }
@@ -102,7 +101,7 @@ mod tests {
                 calls += 1;
                 answer
             });
-            assert!(output.write_str(&"x".repeat(5000)).is_ok());
+            output.put(&[b'x'; 5000]);
             drop(output);
             assert_eq!(calls, 1);
         }

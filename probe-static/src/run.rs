@@ -2,13 +2,12 @@
 //! `tickmark::observe`; a longer answer is shown on the way to the same verdict.
 
 use core::ffi::CStr;
-use core::fmt::{self, Write as _};
 
 use rustix::io::Errno;
 use tickmark::observe;
 use tickmark::procfs::Evidence;
 use tickmark::settings::{Settings, Source, Sourced};
-use tickmark_protocol::MaxAge;
+use tickmark_protocol::{MaxAge, Sink, Words as _};
 
 use crate::arguments::{self, Arguments, Mode};
 use crate::closing::Closing;
@@ -41,18 +40,21 @@ where
         Ok(arguments) => arguments,
         Err(error) => {
             let mut stderr = Output::new(started.stderr);
-            say(write!(stderr, "tickmark-probe: {error}\n\n{}", usage::HELP));
+            stderr.put(b"tickmark-probe: ");
+            error.say(&mut stderr);
+            stderr.put(b"\n\n");
+            stderr.put(usage::HELP.as_bytes());
             return 2;
         }
     };
     let mut stdout = Output::new(started.stdout);
     let healthy = match arguments.mode {
         Mode::Help => {
-            say(stdout.write_str(usage::HELP));
+            stdout.put(usage::HELP.as_bytes());
             true
         }
         Mode::Version => {
-            say(stdout.write_str(usage::VERSION));
+            stdout.put(usage::VERSION.as_bytes());
             true
         }
         Mode::Verdict | Mode::Explain | Mode::Json => {
@@ -64,23 +66,21 @@ where
     u8::from(!healthy)
 }
 
-/// An [`Output`] takes everything and never fails; what a broken stdout loses changes no verdict.
-fn say(_: fmt::Result) {}
-
-fn judge(mode: Mode, settings: &Settings<'_>, stdout: &mut dyn fmt::Write) -> bool {
+fn judge(mode: Mode, settings: &Settings<'_>, stdout: &mut dyn Sink) -> bool {
     let mut closing = Closing::default();
     let dispose = &mut |fd| closing.take(fd);
     let dir = settings.dir.value.to_bytes();
     if mode == Mode::Verdict {
         let verdict = observe::judge(settings, dispose);
-        say(writeln!(stdout, "{}", verdict.line(dir)));
+        verdict.line(dir).say(stdout);
+        stdout.put(b"\n");
         return verdict.is_healthy();
     }
     let mut report = Report::new(stdout, mode == Mode::Json, settings, dispose);
-    say(report.settings(settings));
+    report.settings(settings);
     let mut evidence = Evidence::new(settings.launch.clone(), dispose);
-    let verdict = observe::judge_with(settings, &mut evidence, &mut |seen| say(report.seen(&seen)));
-    say(report.verdict(&verdict, dir));
+    let verdict = observe::judge_with(settings, &mut evidence, &mut |seen| report.seen(&seen));
+    report.verdict(&verdict, dir);
     verdict.is_healthy()
 }
 
