@@ -1,10 +1,4 @@
 //! What liveness costs a worker: a healthy tick, and a consumer that comes and goes.
-//!
-//! A healthy tick is 19 system calls, and one futex to wait for the next: openat of the
-//! directory, fstatat of the lock and of `topology-unsafe`, five for each of `expected`,
-//! `generation` and the mark (openat, fchmod, write, close, renameat), close. Counted with
-//! `strace -p` on the thread `tickmark` of a running demo worker:
-//! `strace -f -p $(pgrep -f tickmark-demo-worker)`; a debug build adds an fcntl before each close.
 
 #![allow(missing_docs, reason = "criterion's macros make public functions")]
 
@@ -41,6 +35,11 @@ fn worker(consumers: usize) -> (tempfile::TempDir, Liveness, Monitor, Vec<Regist
     (dir, liveness, monitor, registered)
 }
 
+/// A healthy tick is 19 system calls, and one futex to wait for the next: openat of the
+/// directory, fstatat of the lock and of `topology-unsafe`, five for each of `expected`,
+/// `generation` and the mark (openat, fchmod, write, close, renameat), close. Counted on the
+/// thread `tickmark` with `strace -f -p $(pgrep -f tickmark-demo-worker)`; a debug build adds an
+/// fcntl before each close.
 fn tick(criterion: &mut Criterion) {
     for consumers in [1, 16, 256] {
         let (_dir, _liveness, mut monitor, _registered) = worker(consumers);
