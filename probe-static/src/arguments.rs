@@ -4,7 +4,7 @@
 use core::ffi::CStr;
 use core::num::NonZeroU32;
 
-use tickmark_protocol::{Shown, Sink, Words};
+use tickmark_protocol::{Shown, Sink, Words, decimal};
 
 /// What to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,18 +148,7 @@ fn split(argument: &CStr) -> (&[u8], Option<&CStr>) {
 
 /// Digits and nothing else; what does not fit is an error, not another number.
 fn seconds(text: &[u8]) -> Option<NonZeroU32> {
-    if text.is_empty() {
-        return None;
-    }
-    let mut seconds = 0_u32;
-    for &byte in text {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        seconds = seconds.checked_mul(10)?.checked_add(u32::from(digit))?;
-    }
-    NonZeroU32::new(seconds)
+    NonZeroU32::new(u32::try_from(decimal(text)?).ok()?)
 }
 
 #[cfg(test)]

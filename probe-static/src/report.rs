@@ -6,8 +6,8 @@ use tickmark::observe::{Seen, age_ns};
 use tickmark::procfs::Evidence;
 use tickmark::settings::{Settings, Source};
 use tickmark_protocol::{
-    AnyMark, Detail, Encoding, Generation, MaxAge, Phase, Read, Relation, Shown, Sink, Topology,
-    Verdict, Words, classify,
+    AnyMark, Detail, Encoding, Generation, Phase, Read, Relation, Shown, Sink, Topology, Verdict,
+    Words, classify,
 };
 
 /// Writes member by member, in the order in which things are seen.
@@ -173,7 +173,7 @@ impl<'a> Report<'a> {
                 self.text(separator);
                 self.column(6, &slot.get());
                 if let Read::Found(mark) = &observation.mark {
-                    let age = age_ns(observation, MaxAge::DEFAULT) / 1_000_000;
+                    let age = age_ns(observation) / 1_000_000;
                     self.cell(10, "age_ms", &age, false);
                     self.mark(mark);
                 }

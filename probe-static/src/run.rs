@@ -4,6 +4,7 @@
 use core::ffi::CStr;
 
 use rustix::io::Errno;
+use tickmark::clock::Clocks;
 use tickmark::observe;
 use tickmark::procfs::Evidence;
 use tickmark::settings::{Settings, Source, Sourced};
@@ -24,6 +25,8 @@ pub struct Started<A, E> {
     pub environment: E,
     /// Ends the process by signal after that many seconds.
     pub arm: fn(u32),
+    /// The time.
+    pub clocks: Clocks,
     /// write(2) to standard output.
     pub stdout: fn(&[u8]) -> Result<usize, Errno>,
     /// write(2) to standard error.
@@ -60,18 +63,19 @@ where
         Mode::Verdict | Mode::Explain | Mode::Json => {
             (started.arm)(arguments.timeout.get());
             let settings = settings(&arguments, |name| variable(started.environment.clone(), name));
-            judge(arguments.mode, &settings, &mut stdout)
+            judge(arguments.mode, &settings, started.clocks, &mut stdout)
         }
     };
     u8::from(!healthy)
 }
 
-fn judge(mode: Mode, settings: &Settings<'_>, stdout: &mut dyn Sink) -> bool {
+fn judge(mode: Mode, settings: &Settings<'_>, clocks: Clocks, stdout: &mut dyn Sink) -> bool {
     let mut closing = Closing::default();
     let dispose = &mut |fd| closing.take(fd);
     let dir = settings.dir.value.to_bytes();
     if mode == Mode::Verdict {
-        let verdict = observe::judge(settings, dispose);
+        let mut evidence = Evidence::new(settings.launch.clone(), dispose);
+        let verdict = observe::judge_with(settings, &mut evidence, clocks, &mut |_| {});
         verdict.line(dir).say(stdout);
         stdout.put(b"\n");
         return verdict.is_healthy();
@@ -79,7 +83,8 @@ fn judge(mode: Mode, settings: &Settings<'_>, stdout: &mut dyn Sink) -> bool {
     let mut report = Report::new(stdout, mode == Mode::Json, settings, dispose);
     report.settings(settings);
     let mut evidence = Evidence::new(settings.launch.clone(), dispose);
-    let verdict = observe::judge_with(settings, &mut evidence, &mut |seen| report.seen(&seen));
+    let verdict =
+        observe::judge_with(settings, &mut evidence, clocks, &mut |seen| report.seen(&seen));
     report.verdict(&verdict, dir);
     verdict.is_healthy()
 }

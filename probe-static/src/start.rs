@@ -2,26 +2,45 @@
 //! timer, the exit status. Nothing here decides anything.
 #![allow(unsafe_code)]
 
-use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong};
+use core::ffi::{CStr, c_char, c_int, c_long, c_uint};
 use core::panic::PanicInfo;
 
 use rustix::io::Errno;
+use tickmark::clock::Clocks;
 use tickmark_probe::Started;
 
 const SIGPIPE: c_int = 13;
 const SIGALRM: c_int = 14;
 const SIG_SETMASK: c_int = 2;
-const SIG_DFL: usize = 0;
 
-/// musl's `sigset_t`: 1024 bits, of which the kernel reads the first 64.
+const CLOCK_REALTIME: c_int = 0;
+const CLOCK_MONOTONIC: c_int = 1;
+
+/// The kernel's `struct sigaction` with every field zero: the default action, no flags.
 #[repr(C)]
-struct SignalSet([c_ulong; 128 / size_of::<c_long>()]);
+struct DefaultAction([u64; 4]);
+
+/// musl's `struct timespec`.
+#[repr(C)]
+struct Time {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+#[cfg(target_arch = "x86_64")]
+const SYS_RT_SIGACTION: c_long = 13;
+#[cfg(target_arch = "x86_64")]
+const SYS_RT_SIGPROCMASK: c_long = 14;
+#[cfg(not(target_arch = "x86_64"))]
+const SYS_RT_SIGACTION: c_long = 134;
+#[cfg(not(target_arch = "x86_64"))]
+const SYS_RT_SIGPROCMASK: c_long = 135;
 
 unsafe extern "C" {
     safe fn _exit(status: c_int) -> !;
     safe fn alarm(seconds: c_uint) -> c_uint;
-    fn signal(number: c_int, handler: usize) -> usize;
-    fn sigprocmask(how: c_int, new: *const SignalSet, old: *mut SignalSet) -> c_int;
+    fn clock_gettime(clock: c_int, time: *mut Time) -> c_int;
+    fn syscall(number: c_long, ...) -> c_long;
 }
 
 /// A panic is exit 1: not healthy, as far as anyone can tell.
@@ -32,18 +51,44 @@ fn panic(_: &PanicInfo<'_>) -> ! {
 
 /// Ends this process by SIGALRM after `seconds`, whatever its parent left ignored or blocked.
 fn arm(seconds: c_uint) {
+    let default = DefaultAction([0; 4]);
     // SIGPIPE is blocked in the same call: a reader of stdout that went away must not turn a
     // healthy worker into a killed probe.
-    let mut mask = SignalSet([0; _]);
-    mask.0[0] = 1 << (SIGPIPE - 1);
-    // SAFETY: SIG_DFL is not a handler; `mask` is a whole `sigset_t` of musl and lives through the
-    // call; a null `old` is allowed.
+    let mask = 1u64 << (SIGPIPE - 1);
+    let none = core::ptr::null::<u64>();
+    // Past musl's functions: they bring its locks and its own handling of signals along.
+    // SAFETY: `default` is a whole `struct sigaction` of the kernel's and holds no handler; `mask`
+    // is a whole set of 64 signals; both outlive the calls, and a null old value is allowed.
     unsafe {
-        signal(SIGALRM, SIG_DFL);
-        sigprocmask(SIG_SETMASK, &raw const mask, core::ptr::null_mut());
+        syscall(
+            SYS_RT_SIGACTION,
+            c_long::from(SIGALRM),
+            &raw const default,
+            none,
+            size_of_val(&mask),
+        );
+        syscall(
+            SYS_RT_SIGPROCMASK,
+            c_long::from(SIG_SETMASK),
+            &raw const mask,
+            none,
+            size_of_val(&mask),
+        );
     }
     alarm(seconds);
 }
+
+fn nanoseconds(clock: c_int) -> i64 {
+    let mut time = Time { seconds: 0, nanoseconds: 0 };
+    // SAFETY: `time` is a whole `struct timespec` of a 64-bit musl, and is only written.
+    unsafe { clock_gettime(clock, &raw mut time) };
+    time.seconds.wrapping_mul(1_000_000_000).wrapping_add(time.nanoseconds)
+}
+
+const CLOCKS: Clocks = Clocks {
+    monotonic_ns: || nanoseconds(CLOCK_MONOTONIC).unsigned_abs(),
+    realtime_ns: || nanoseconds(CLOCK_REALTIME),
+};
 
 fn stdout(bytes: &[u8]) -> Result<usize, Errno> {
     // SAFETY: descriptor 1 is never closed here. Where the parent left it closed, a file that was
@@ -101,6 +146,7 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char, envp: *const *const 
         // TICKMARK_ and KICKS_LIVENESS_.
         environment: Strings { next: envp, initials: Some(*b"TK") },
         arm,
+        clocks: CLOCKS,
         stdout,
         stderr,
     }))

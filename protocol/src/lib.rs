@@ -34,7 +34,7 @@ pub use records::{
 };
 pub use slot::{MAX_SLOTS, MaxAge, OutOfRange, Slot, SlotCount};
 pub use text::{
-    TEXT_MAX, TextMark, encode_expected, encode_generation, encode_mark, encode_unsafe,
+    TEXT_MAX, TextMark, decimal, encode_expected, encode_generation, encode_mark, encode_unsafe,
 };
 pub use topology::{Detail, Pid1, State, Topology, UNSUPPORTED_TOPOLOGY, Witness, classify};
 pub use verdict::{

@@ -138,7 +138,8 @@ fn number_after<'a>(line: &'a [u8], label: &[u8]) -> Option<(u32, &'a [u8])> {
 
 /// Digits alone: no sign, no separators, no overflow.
 #[inline(never)]
-pub(crate) fn decimal(bytes: &[u8]) -> Option<u64> {
+#[must_use]
+pub fn decimal(bytes: &[u8]) -> Option<u64> {
     if bytes.is_empty() {
         return None;
     }

@@ -4,12 +4,12 @@
 
 use rustix::fd::OwnedFd;
 use tickmark_protocol::{
-    AnyMark, Decoded, Detail, Encoding, Errno, Expected, Fault, Fold, Generation, MaxAge, Now, Own,
-    Pid1, Problem, Read, Slot, SlotObservation, TopologyUnsafe, Verdict, needs_time_namespace,
+    AnyMark, Decoded, Detail, Encoding, Errno, Expected, Fault, Fold, Generation, Now, Own, Pid1,
+    Problem, Read, Slot, SlotObservation, TopologyUnsafe, Verdict, needs_time_namespace,
     needs_wall_clock,
 };
 
-use crate::clock::{monotonic_ns, realtime_ns};
+use crate::clock::Clocks;
 use crate::marks::{Directory, FileName};
 use crate::procfs::{Dispose, Evidence, time_namespace};
 use crate::settings::Settings;
@@ -41,13 +41,14 @@ pub enum Seen<'a> {
 /// hand can be compared with.
 pub fn judge(settings: &Settings<'_>, dispose: Dispose<'_>) -> Verdict {
     let mut evidence = Evidence::new(settings.launch.clone(), dispose);
-    judge_with(settings, &mut evidence, &mut |_| {})
+    judge_with(settings, &mut evidence, Clocks::SYSTEM, &mut |_| {})
 }
 
-/// As [`judge`], with evidence that the caller keeps, showing what is seen.
+/// As [`judge`], with evidence and clocks that the caller keeps, showing what is seen.
 pub fn judge_with(
     settings: &Settings<'_>,
     evidence: &mut Evidence<'_>,
+    clocks: Clocks,
     see: &mut dyn FnMut(Seen<'_>),
 ) -> Verdict {
     let max_age = settings.max_age.value;
@@ -71,7 +72,7 @@ pub fn judge_with(
     let mut fold = Fold::header(&own, unsafe_published, &expected, &generation, max_age);
     let mut namespace = None;
     if let (Some(declared), Ok(directory)) = (fold.declared(), &directory) {
-        let mut monotonic = monotonic_ns();
+        let mut monotonic = (clocks.monotonic_ns)();
         for slot in declared.slots() {
             let read = directory.read_mark(slot, evidence.dispose());
             let mut observation = SlotObservation {
@@ -91,7 +92,7 @@ pub fn judge_with(
                     AnyMark::Binary(mark) => {
                         if mark.monotonic_ns > monotonic {
                             // Left after the clock was last read.
-                            monotonic = monotonic_ns();
+                            monotonic = (clocks.monotonic_ns)();
                             observation.now.monotonic_ns = monotonic;
                         }
                         if needs_time_namespace(mark, observation.now, max_age) {
@@ -102,7 +103,7 @@ pub fn judge_with(
                     }
                 };
                 if wall_clock {
-                    observation.now.realtime_ns = realtime_ns();
+                    observation.now.realtime_ns = (clocks.realtime_ns)();
                 }
             }
             let problem = fold.slot(&own, &observation);
@@ -157,7 +158,7 @@ pub fn published_topology(
 /// The age of a mark at `now` in nanoseconds, by the clock that decides for its encoding; a
 /// mark from the future has the age 0.
 #[must_use]
-pub fn age_ns(observation: &SlotObservation, _max_age: MaxAge) -> u64 {
+pub fn age_ns(observation: &SlotObservation) -> u64 {
     match &observation.mark {
         Read::Found(AnyMark::Binary(mark)) => {
             observation.now.monotonic_ns.saturating_sub(mark.monotonic_ns)

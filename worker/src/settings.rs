@@ -3,7 +3,7 @@
 
 use core::ffi::CStr;
 
-use tickmark_protocol::{Encoding, LaunchToken, MaxAge};
+use tickmark_protocol::{Encoding, LaunchToken, MaxAge, decimal};
 
 /// Where a setting came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,10 +96,5 @@ fn choice(
 /// Whole seconds above zero, as the environment and `--max-age` take them.
 #[must_use]
 pub fn parse_max_age(text: &[u8]) -> Option<MaxAge> {
-    let seconds = core::str::from_utf8(text).ok()?;
-    // `parse` would take a sign.
-    if !seconds.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    MaxAge::from_secs(seconds.parse().ok()?).ok()
+    MaxAge::from_secs(u32::try_from(decimal(text)?).ok()?).ok()
 }

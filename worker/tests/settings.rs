@@ -9,7 +9,8 @@ use tickmark::settings::{DEFAULT_DIR, Settings, Source};
 struct Environment(HashMap<&'static str, CString>);
 
 fn environment(variables: &[(&'static str, &str)]) -> Environment {
-    let entry = |&(name, value): &(&'static str, &str)| (name, CString::new(value).expect("no NUL"));
+    let entry =
+        |&(name, value): &(&'static str, &str)| (name, CString::new(value).expect("no NUL"));
     Environment(variables.iter().map(entry).collect())
 }
 
@@ -52,8 +53,7 @@ fn each_variable_is_taken_and_its_source_named() {
 #[test]
 fn the_gems_names_count_where_ours_are_unset_or_blank() {
     for ours in [None, Some(""), Some("  ")] {
-        let mut variables =
-            vec![("KICKS_LIVENESS_DIR", "/gem"), ("KICKS_LIVENESS_MAX_AGE", "90")];
+        let mut variables = vec![("KICKS_LIVENESS_DIR", "/gem"), ("KICKS_LIVENESS_MAX_AGE", "90")];
         variables.extend(ours.map(|value| ("TICKMARK_DIR", value)));
         variables.extend(ours.map(|value| ("TICKMARK_MAX_AGE", value)));
         let environment = environment(&variables);
@@ -68,7 +68,9 @@ fn the_gems_names_count_where_ours_are_unset_or_blank() {
 
 #[test]
 fn an_invalid_value_means_the_default() {
-    for text in ["", "0", "-1", "+5", "1.5", "abc", "45s", "0x10", "4294967296", "99999999999999999999"] {
+    for text in
+        ["", "0", "-1", "+5", "1.5", "abc", "45s", "0x10", "4294967296", "99999999999999999999"]
+    {
         let environment = environment(&[("TICKMARK_MAX_AGE", text)]);
         let max_age = environment.settings().max_age;
         assert_eq!((max_age.value.as_secs(), max_age.source), (45, Source::Default), "{text:?}");
