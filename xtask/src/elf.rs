@@ -75,8 +75,8 @@ mod tests {
         }
         writer.reserve_shstrtab_section_index();
         writer.reserve_symtab();
-        writer.reserve_strtab();
-        writer.reserve_shstrtab();
+        let _reserved = writer.reserve_strtab();
+        let _reserved = writer.reserve_shstrtab();
         writer.reserve_section_headers();
         writer
             .write_file_header(&FileHeader {
