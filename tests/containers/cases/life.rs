@@ -8,13 +8,15 @@ use crate::Case;
 use crate::container::Container;
 use crate::marks::Marks;
 use crate::probing::{ONE_HEALTHY, Probe};
-use crate::site::{PROBE, Site, WORKER, patience};
+use crate::site::{PROBE, Site, WORKER, in_guest, patience};
 use crate::spec::{Credentials, PidNamespace, Shape};
 
 use super::with_each_credentials;
 
-/// Of the worker, and enough for a few probes even in the guest.
-const DRAIN: Duration = Duration::from_secs(6);
+/// Of the worker, and enough for a few probes.
+fn drain() -> Duration {
+    Duration::from_secs(if in_guest() { 24 } else { 6 })
+}
 
 const SETTINGS: [(&str, &str); 3] =
     [("TICKMARK_TICK", "1"), ("TICKMARK_MAX_AGE", "3"), ("TICKMARK_SHUTDOWN_GRACE", "30")];
@@ -31,8 +33,8 @@ fn life(site: &Arc<Site>, credentials: Credentials) {
         cgroup_namespace: site.unified_cgroup,
         read_only: true,
     };
-    let drain = DRAIN.as_millis().to_string();
-    let arguments = [WORKER, "--start-delay", "300", "--drain", &drain];
+    let drains_for = drain().as_millis().to_string();
+    let arguments = [WORKER, "--start-delay", "300", "--drain", &drains_for];
     let worker = Container::start(site, &marks, &shape, &arguments, &SETTINGS);
     let probe = Probe::new(PROBE);
     probe.until(&worker, &marks, 0, ONE_HEALTHY);
@@ -58,7 +60,7 @@ fn life(site: &Arc<Site>, credentials: Credentials) {
 
     // PID 1 has no default action: that this ends it shows the worker's own handler.
     worker.signal("TERM");
-    probe.stays(&worker, DRAIN / 2, 0, ONE_HEALTHY);
+    probe.stays(&worker, drain() / 2, 0, ONE_HEALTHY);
     let started = Instant::now();
     while worker.is_running() {
         assert!(started.elapsed() < patience(), "still there\n{}", worker.log());
