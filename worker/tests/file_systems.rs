@@ -5,6 +5,7 @@
 //! one at a time: a process between its fork and its exec holds its parent's locks.
 
 mod capture;
+mod skipping;
 
 use std::fs;
 use std::io;
@@ -15,6 +16,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use capture::{assert_one_error, builder, capture, directory, errors, healthy, mark};
+use skipping::skip;
 use tickmark::Encoding;
 
 /// Set for a test that runs itself again somewhere else: where its marks are.
@@ -53,12 +55,6 @@ fn on_small_tmpfs(test: &str, options: &str) -> Option<PathBuf> {
         .unwrap();
     assert!(run.success(), "{test} failed on a tmpfs with {options}");
     None
-}
-
-fn skip(test: &str, reason: &str) {
-    // To the file descriptor: the harness swallows the output of a test that passes.
-    let _closed =
-        io::Write::write_all(&mut io::stderr(), format!("skipped: {test}: {reason}\n").as_bytes());
 }
 
 fn remount(dir: &Path, how: &str) {
