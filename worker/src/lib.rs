@@ -55,3 +55,20 @@ pub use monitor::Monitor;
 pub use registry::{Consumer, ConsumerState, Registration};
 #[cfg(feature = "std")]
 pub use tickmark_protocol::Encoding;
+
+/// The examples of the guides, so that they compile.
+#[cfg(all(doctest, feature = "std"))]
+mod guides {
+    #[doc = include_str!("../../README.md")]
+    mod readme {}
+    #[doc = include_str!("../../docs/SETUP.md")]
+    mod setup {}
+    #[doc = include_str!("../../docs/KUBERNETES.md")]
+    mod kubernetes {}
+    #[doc = include_str!("../../docs/DESIGN.md")]
+    mod design {}
+    #[doc = include_str!("../../docs/LIMITATIONS.md")]
+    mod limitations {}
+    #[doc = include_str!("../../docs/PLATFORM.md")]
+    mod platform {}
+}

@@ -73,19 +73,40 @@ fn lints() -> Result<(), Failure> {
     // Another build: what the features hide from the first.
     for package in ["tickmark", "tickmark-probe", "tickmark-demo-worker"] {
         cargo(&[
-            "clippy", "--quiet", "--package", package, "--all-targets", "--features",
-            "test-hide-evidence", "--", "-D", "warnings",
+            "clippy",
+            "--quiet",
+            "--package",
+            package,
+            "--all-targets",
+            "--features",
+            "test-hide-evidence",
+            "--",
+            "-D",
+            "warnings",
         ])?;
     }
     cargo(&[
-        "clippy", "--quiet", "--package", "tickmark", "--no-default-features", "--", "-D",
+        "clippy",
+        "--quiet",
+        "--package",
+        "tickmark",
+        "--no-default-features",
+        "--",
+        "-D",
         "warnings",
     ])
 }
 
 /// Each layer builds without the one above it.
 fn features() -> Result<(), Failure> {
-    cargo(&["build", "--quiet", "--package", "tickmark-protocol", "--target", "thumbv7em-none-eabi"])?;
+    cargo(&[
+        "build",
+        "--quiet",
+        "--package",
+        "tickmark-protocol",
+        "--target",
+        "thumbv7em-none-eabi",
+    ])?;
     for target in Target::ALL {
         for features in [&["--no-default-features"][..], &[]] {
             let mut arguments =
@@ -106,10 +127,21 @@ fn documents() -> Result<(), Failure> {
     )
 }
 
-/// What crates.io would refuse. Without a build: the dependencies are not there yet.
+/// What a registry would refuse. Not built again from the packages: it was just now.
 fn packages() -> Result<(), Failure> {
+    cargo(&["package", "--quiet", "--workspace", "--no-verify", "--allow-dirty"])?;
     for package in ["tickmark-protocol", "tickmark", "tickmark-probe"] {
-        cargo(&["package", "--quiet", "--list", "--allow-dirty", "--package", package])?;
+        let output = workspace::cargo()
+            .current_dir(workspace::root())
+            .args(["package", "--list", "--allow-dirty", "--package", package])
+            .output()
+            .doing("run cargo package")?;
+        let files = String::from_utf8_lossy(&output.stdout).into_owned();
+        for file in ["LICENSE-MIT", "LICENSE-APACHE", "README.md"] {
+            if !files.lines().any(|line| line == file) {
+                return Err(Failure::failed(format!("the package {package} has no {file}")));
+            }
+        }
     }
     Ok(())
 }
