@@ -14,6 +14,9 @@ const STEPS: [(&str, &[&str]); 6] = [
     ("icf", &["--icf=all"]),
 ];
 
+/// Not a step: without it the program would start in musl's code, which calls a `main` of C.
+const START: (&str, &[&str]) = ("start", &["--entry=tickmark_start"]);
+
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=discard.ld");
@@ -22,13 +25,18 @@ fn main() {
     if !musl || env::var_os("CARGO_FEATURE_STATIC").is_none() {
         return;
     }
-    // A program without std has to name the C library, whose start code calls `main`.
+    // The program starts itself and relocates nothing, which musl's start code would do.
+    assert!(
+        env::var("CARGO_ENCODED_RUSTFLAGS").is_ok_and(|f| f.contains("relocation-model=static")),
+        "the probe needs -Crelocation-model=static: build it by `cargo xtask probe`"
+    );
+    // A program without std has to name the C library, from which it takes memcpy(3) and the like.
     println!("cargo:rustc-link-arg-bins=-lc");
     // A compiler that drives the linker wants the linker's own arguments wrapped.
     let direct = env::var("RUSTC_LINKER").is_ok_and(|linker| linker.contains("lld"));
     let directory = env!("CARGO_MANIFEST_DIR");
     let left_out = env::var("TICKMARK_PROBE_LEAVE_OUT").unwrap_or_default();
-    for (step, arguments) in STEPS {
+    for (step, arguments) in [START].into_iter().chain(STEPS) {
         if step == left_out {
             continue;
         }

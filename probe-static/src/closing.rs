@@ -1,14 +1,15 @@
 //! Closes descriptors late and together: what was opened in a row is closed by one system call, where
 //! a worker of 32 slots would cost 32. Nothing is left open.
 
-use core::ffi::{c_int, c_long, c_uint};
 use rustix::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
+
+use crate::kernel;
 
 /// Descriptors held back at most; a worker of more slots is closed in several runs.
 const HELD: usize = 64;
 
 /// `close_range(2)`, since Linux 5.9, has this number on every architecture.
-const SYS_CLOSE_RANGE: c_long = 436;
+const SYS_CLOSE_RANGE: usize = 436;
 
 /// Descriptors that are no longer needed and not yet closed.
 #[derive(Debug, Default)]
@@ -59,15 +60,11 @@ fn run_length(first: RawFd, fds: impl Iterator<Item = RawFd>) -> usize {
 /// it refuses (an old kernel, a seccomp filter).
 #[allow(unsafe_code)]
 fn close_run(first: RawFd, run: usize) -> bool {
-    unsafe extern "C" {
-        fn syscall(number: c_long, ...) -> c_long;
-    }
-    let Ok(more) = c_int::try_from(run - 1) else {
-        return false;
-    };
+    // A descriptor that is open is not below zero.
+    let first = first as usize;
     // SAFETY: the caller owns every descriptor of this range and forgets them when this succeeds;
     // no flag is set.
-    unsafe { syscall(SYS_CLOSE_RANGE, first as c_uint, (first + more) as c_uint, 0 as c_uint) == 0 }
+    unsafe { kernel::call(SYS_CLOSE_RANGE, [first, first + run - 1, 0, 0]) == 0 }
 }
 
 #[cfg(test)]

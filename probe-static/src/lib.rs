@@ -9,6 +9,7 @@ extern crate std;
 
 pub mod arguments;
 pub mod closing;
+pub mod kernel;
 pub mod output;
 mod report;
 mod run;

@@ -1,5 +1,6 @@
-//! The static binary: musl's start code calls `main`, which arms the timer and hands the C strings
-//! it was given to the library. Every `unsafe` of this program is here or in `closing`.
+//! The static binary: the kernel jumps to its first instruction, which hands the C strings that the
+//! process was given to the library. Every `unsafe` of this program is in `start`, `kernel` or
+//! `closing`.
 #![cfg_attr(target_env = "musl", no_std, no_main)]
 
 #[cfg(target_env = "musl")]

@@ -5,136 +5,175 @@
 
 use crate::{Damage, DecodeError, Expected, Generation, LaunchToken, Mark, Phase};
 
-/// What is left of a record's body.
-pub(crate) struct Body<'a>(&'a [u8]);
+/// What is left of a record's body. A read that fails is remembered rather than returned, and gives
+/// zeroes: a branch after each of some thirty fields is what the probe has no room for.
+pub(crate) struct Body<'a> {
+    rest: &'a [u8],
+    failed: bool,
+}
 
 /// A record that can be read from a body.
 pub(crate) trait Decode: Sized {
-    fn decode(body: &mut Body<'_>) -> Option<Self>;
+    /// What the fields are read into.
+    const BLANK: Self;
+
+    /// Reads every field in wire order.
+    fn fill(&mut self, body: &mut Body<'_>);
 }
 
 /// Reads a record; what follows it is padding, or fields of a later writer.
 pub(crate) fn read<T: Decode>(body: &[u8]) -> Result<T, DecodeError> {
-    T::decode(&mut Body(body)).ok_or(DecodeError::Damaged(Damage::Body))
+    let mut record = T::BLANK;
+    let mut body = Body { rest: body, failed: false };
+    record.fill(&mut body);
+    if body.failed { Err(DecodeError::Damaged(Damage::Body)) } else { Ok(record) }
 }
 
-impl Body<'_> {
+impl<'a> Body<'a> {
+    fn fail(&mut self) {
+        self.failed = true;
+        self.rest = &[];
+    }
+
+    #[inline(never)]
+    fn byte(&mut self) -> u8 {
+        match self.rest {
+            [byte, rest @ ..] => {
+                self.rest = rest;
+                *byte
+            }
+            [] => {
+                self.fail();
+                0
+            }
+        }
+    }
+
     /// A varint of at most `bits` bits: seven a byte, the lowest first.
     #[inline(never)]
-    fn varint(&mut self, bits: u32) -> Option<u64> {
+    fn varint(&mut self, bits: u32) -> u64 {
         let (mut value, mut shift) = (0, 0);
-        loop {
-            let (&byte, rest) = self.0.split_first()?;
-            self.0 = rest;
+        while shift < bits {
+            let byte = self.byte();
             let part = u64::from(byte & 0x7F);
             if shift + 7 > bits && part >> (bits - shift) != 0 {
-                return None;
+                break;
             }
             value |= part << shift;
             if byte & 0x80 == 0 {
-                return Some(value);
+                return value;
             }
             shift += 7;
-            if shift >= bits {
-                return None;
-            }
         }
+        self.fail();
+        0
     }
 
-    fn u64(&mut self) -> Option<u64> {
+    fn u64(&mut self) -> u64 {
         self.varint(64)
     }
 
-    fn u32(&mut self) -> Option<u32> {
-        self.varint(32).map(|value| value as u32)
+    fn u32(&mut self) -> u32 {
+        self.varint(32) as u32
     }
 
     /// The tag of an `Option`.
-    fn is_some(&mut self) -> Option<bool> {
-        let (&tag, rest) = self.0.split_first()?;
-        self.0 = rest;
-        match tag {
-            0 => Some(false),
-            1 => Some(true),
-            _ => None,
+    fn is_some(&mut self) -> bool {
+        let tag = self.byte();
+        if tag > 1 {
+            self.fail();
         }
+        tag == 1
     }
 
     #[inline(never)]
-    #[expect(clippy::option_option, reason = "outside: could be read; inside: is there")]
-    fn optional_u64(&mut self) -> Option<Option<u64>> {
-        if self.is_some()? { self.u64().map(Some) } else { Some(None) }
+    fn optional_u64(&mut self) -> Option<u64> {
+        if self.is_some() { Some(self.u64()) } else { None }
     }
 
-    fn bytes(&mut self, length: usize) -> Option<&[u8]> {
-        let (bytes, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(bytes)
+    fn bytes(&mut self, length: u64) -> &'a [u8] {
+        match usize::try_from(length).ok().and_then(|length| self.rest.split_at_checked(length)) {
+            Some((bytes, rest)) => {
+                self.rest = rest;
+                bytes
+            }
+            None => {
+                self.fail();
+                &[]
+            }
+        }
     }
 }
 
 impl Decode for Expected {
-    fn decode(body: &mut Body<'_>) -> Option<Expected> {
-        Some(Expected { processes: body.u32()? })
+    const BLANK: Expected = Expected { processes: 0 };
+
+    fn fill(&mut self, body: &mut Body<'_>) {
+        self.processes = body.u32();
     }
 }
 
 impl Decode for Generation {
-    #[inline(never)]
-    fn decode(body: &mut Body<'_>) -> Option<Generation> {
-        let boot_id = if body.is_some()? { Some(body.bytes(16)?.try_into().ok()?) } else { None };
-        let launch = if body.is_some()? {
-            let length = usize::try_from(body.u64()?).ok()?;
-            Some(LaunchToken::new(body.bytes(length)?)?)
-        } else {
-            None
-        };
-        let mut numbers = [None; 5];
-        for number in &mut numbers {
-            *number = body.optional_u64()?;
-        }
-        let [mount_namespace_id, root_mount_id, cgroup_id, mount_namespace_inode, pid1_start_time] =
-            numbers;
-        Some(Generation {
-            boot_id,
-            launch,
-            mount_namespace_id,
-            root_mount_id,
-            cgroup_id,
-            mount_namespace_inode,
-            pid1_start_time,
-        })
-    }
-}
+    const BLANK: Generation = Generation::EMPTY;
 
-impl Decode for Phase {
-    fn decode(body: &mut Body<'_>) -> Option<Phase> {
-        match body.u32()? {
-            0 => Some(Phase::Running),
-            1 => Some(Phase::Recovering),
-            2 => Some(Phase::Draining { left_ms: body.u64()? }),
-            _ => None,
+    #[inline(never)]
+    fn fill(&mut self, body: &mut Body<'_>) {
+        if body.is_some() {
+            self.boot_id = body.bytes(16).try_into().ok();
         }
+        if body.is_some() {
+            let length = body.u64();
+            self.launch = LaunchToken::new(body.bytes(length));
+            if self.launch.is_none() {
+                body.fail();
+            }
+        }
+        self.mount_namespace_id = body.optional_u64();
+        self.root_mount_id = body.optional_u64();
+        self.cgroup_id = body.optional_u64();
+        self.mount_namespace_inode = body.optional_u64();
+        self.pid1_start_time = body.optional_u64();
     }
 }
 
 impl Decode for Mark {
-    fn decode(body: &mut Body<'_>) -> Option<Mark> {
-        Some(Mark {
-            slot: body.u32()?,
-            pid: body.u32()?,
-            sequence: body.u64()?,
-            wall_ms: body.u64()?,
-            monotonic_ns: body.u64()?,
-            tick_ms: body.u32()?,
-            phase: Phase::decode(body)?,
-            consumers_subscribed: body.u32()?,
-            consumers_expected: body.u32()?,
-            jobs_in_flight: body.u32()?,
-            oldest_job_ms: body.u64()?,
-            time_namespace: body.u64()?,
-            generation: if body.is_some()? { Some(Generation::decode(body)?) } else { None },
-        })
+    const BLANK: Mark = Mark {
+        slot: 0,
+        pid: 0,
+        sequence: 0,
+        wall_ms: 0,
+        monotonic_ns: 0,
+        tick_ms: 0,
+        phase: Phase::Running,
+        consumers_subscribed: 0,
+        consumers_expected: 0,
+        jobs_in_flight: 0,
+        oldest_job_ms: 0,
+        time_namespace: 0,
+        generation: None,
+    };
+
+    fn fill(&mut self, body: &mut Body<'_>) {
+        self.slot = body.u32();
+        self.pid = body.u32();
+        self.sequence = body.u64();
+        self.wall_ms = body.u64();
+        self.monotonic_ns = body.u64();
+        self.tick_ms = body.u32();
+        match body.u32() {
+            0 => {}
+            1 => self.phase = Phase::Recovering,
+            2 => self.phase = Phase::Draining { left_ms: body.u64() },
+            _ => body.fail(),
+        }
+        self.consumers_subscribed = body.u32();
+        self.consumers_expected = body.u32();
+        self.jobs_in_flight = body.u32();
+        self.oldest_job_ms = body.u64();
+        self.time_namespace = body.u64();
+        if body.is_some() {
+            self.generation.insert(Generation::BLANK).fill(body);
+        }
     }
 }
 

@@ -108,6 +108,10 @@ pub enum Relation {
 }
 
 impl Relation {
+    fn by(evidence: Evidence, same: bool) -> Relation {
+        if same { Relation::Same(evidence) } else { Relation::Different(evidence) }
+    }
+
     /// Whether this shows the same incarnation.
     #[must_use]
     pub fn is_same(self) -> bool {
@@ -116,16 +120,32 @@ impl Relation {
 }
 
 impl Generation {
+    /// Nothing.
+    pub(crate) const EMPTY: Generation = Generation {
+        boot_id: None,
+        launch: None,
+        mount_namespace_id: None,
+        root_mount_id: None,
+        cgroup_id: None,
+        mount_namespace_inode: None,
+        pid1_start_time: None,
+    };
+
+    /// The kernel's ids that never repeat within a boot, strongest first: of the mount namespace, of
+    /// the root mount, of the cgroup.
+    #[must_use]
+    pub fn unique_ids(&self) -> [Option<u64>; 3] {
+        [self.mount_namespace_id, self.root_mount_id, self.cgroup_id]
+    }
+
     /// Whether any id is held that never repeats.
     #[must_use]
     pub fn has_unique_id(&self) -> bool {
-        self.launch.is_some()
-            || self.mount_namespace_id.is_some()
-            || self.root_mount_id.is_some()
-            || self.cgroup_id.is_some()
+        self.shares_unique_id(self)
     }
 
     /// Whether `self` and `other` both hold the same kind of unique id.
+    #[inline(never)]
     #[must_use]
     pub fn shares_unique_id(&self, other: &Generation) -> bool {
         (self.launch.is_some() && other.launch.is_some())
@@ -135,6 +155,7 @@ impl Generation {
     }
 
     /// The two halves of the gem's identity, if both can be relied on.
+    #[inline(never)]
     #[must_use]
     pub fn formula(&self) -> Option<(u64, u64)> {
         match (self.mount_namespace_inode, self.pid1_start_time) {
@@ -153,34 +174,27 @@ impl Generation {
     /// generation. The first evidence that both hold decides alone.
     #[must_use]
     pub fn relation(&self, written: &Generation) -> Relation {
-        fn by<T: PartialEq>(evidence: Evidence, a: &Option<T>, b: &Option<T>) -> Option<Relation> {
-            match (a, b) {
-                (Some(a), Some(b)) if a == b => Some(Relation::Same(evidence)),
-                (Some(_), Some(_)) => Some(Relation::Different(evidence)),
-                _ => None,
-            }
-        }
+        const UNIQUE: [Evidence; 3] =
+            [Evidence::MountNamespaceId, Evidence::RootMountId, Evidence::CgroupId];
 
-        if let Some(different @ Relation::Different(_)) =
-            by(Evidence::BootId, &self.boot_id, &written.boot_id)
+        if let (Some(own), Some(written)) = (&self.boot_id, &written.boot_id)
+            && own != written
         {
-            return different;
+            return Relation::Different(Evidence::BootId);
         }
         // A launched process reads only records that carry its launch.
-        if self.launch.is_some() && written.launch.is_none() {
-            return Relation::Different(Evidence::Launch);
+        if self.launch.is_some() {
+            return Relation::by(Evidence::Launch, self.launch == written.launch);
         }
-        by(Evidence::Launch, &self.launch, &written.launch)
-            .or_else(|| {
-                by(
-                    Evidence::MountNamespaceId,
-                    &self.mount_namespace_id,
-                    &written.mount_namespace_id,
-                )
-            })
-            .or_else(|| by(Evidence::RootMountId, &self.root_mount_id, &written.root_mount_id))
-            .or_else(|| by(Evidence::CgroupId, &self.cgroup_id, &written.cgroup_id))
-            .or_else(|| by(Evidence::InodeAndStartTime, &self.formula(), &written.formula()))
-            .unwrap_or(Relation::Incomparable)
+        let (own_ids, written_ids) = (self.unique_ids(), written.unique_ids());
+        for at in 0..UNIQUE.len() {
+            if let (Some(own), Some(written)) = (own_ids[at], written_ids[at]) {
+                return Relation::by(UNIQUE[at], own == written);
+            }
+        }
+        match (self.formula(), written.formula()) {
+            (Some(own), Some(written)) => Relation::by(Evidence::InodeAndStartTime, own == written),
+            _ => Relation::Incomparable,
+        }
     }
 }

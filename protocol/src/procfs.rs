@@ -18,13 +18,39 @@ pub const INITIAL_CGROUP_NAMESPACE: u64 = 0xEFFF_FFFB;
 /// fields are counted from the last `") "` (proc(5)).
 #[must_use]
 pub fn stat_start_time(stat: &[u8]) -> Option<u64> {
-    let end_of_command = stat.windows(2).rposition(|pair| pair == b") ")?;
+    let mut fields: &[u8] = &[];
+    let mut rest = stat;
+    while let [_, after @ ..] = rest {
+        if let [b')', b' ', fields_after @ ..] = rest {
+            fields = fields_after;
+        }
+        rest = after;
+    }
     // Field 3 is the first of the rest.
-    let field = stat[end_of_command + 2..]
-        .split(u8::is_ascii_whitespace)
-        .filter(|f| !f.is_empty())
-        .nth(19)?;
-    decimal(field)
+    let mut number = 3;
+    loop {
+        fields = fields.trim_ascii_start();
+        let (field, rest) = until(fields, |byte| byte.is_ascii_whitespace());
+        if number == 22 || field.is_empty() {
+            return decimal(field);
+        }
+        fields = rest;
+        number += 1;
+    }
+}
+
+/// What stands before the first byte that `ends` a piece, and what follows that byte.
+fn until(bytes: &[u8], ends: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
+    let mut rest = bytes;
+    let mut length = 0;
+    while let [byte, after @ ..] = rest {
+        rest = after;
+        if ends(*byte) {
+            break;
+        }
+        length += 1;
+    }
+    (bytes.get(..length).unwrap_or_default(), rest)
 }
 
 /// The inode in a namespace link such as `mnt:[4026532616]`; `kind` is the part before the
@@ -37,18 +63,16 @@ pub fn namespace_inode(link: &[u8], kind: &str) -> Option<u64> {
 /// `/proc/sys/kernel/random/boot_id`, a UUID in text, as 16 bytes.
 #[must_use]
 pub fn boot_id(text: &[u8]) -> Option<[u8; 16]> {
-    let mut id = [0; 16];
+    let mut id = 0u128;
     let mut digits = 0;
     for &byte in text.trim_ascii() {
         if byte == b'-' {
             continue;
         }
-        let value = u8::try_from(char::from(byte).to_digit(16)?).ok()?;
-        let place: &mut u8 = id.get_mut(digits / 2)?;
-        *place = (*place << 4) | value;
+        id = id << 4 | u128::from(char::from(byte).to_digit(16)?);
         digits += 1;
     }
-    (digits == 32).then_some(id)
+    (digits == 32).then_some(id.to_be_bytes())
 }
 
 /// Whether `/proc/self/cgroup` is exactly that of a process at the root of its own cgroup
@@ -67,27 +91,45 @@ pub fn at_cgroup_root(cgroup: &[u8]) -> bool {
 /// Equal paths show nothing.
 #[must_use]
 pub fn pid1_cgroup_outside(own: &[u8], pid1: &[u8], absolute: bool) -> bool {
-    let lines = |text| <[u8]>::split(text, |&b| b == b'\n').filter_map(cgroup_line);
-    if lines(pid1).any(|(_, path)| path == b"/.." || path.starts_with(b"/../")) {
-        return true;
+    let mut rest = pid1;
+    while let Some((id, path)) = next_cgroup(&mut rest) {
+        if path == b"/.." || path.starts_with(b"/../") {
+            return true;
+        }
+        let mut mine = if absolute { own } else { &[] };
+        while let Some((my_id, my_path)) = next_cgroup(&mut mine) {
+            if id == my_id && !is_under(my_path, path) && !is_under(path, my_path) {
+                return true;
+            }
+        }
     }
-    absolute
-        && lines(own).any(|(id, mine)| {
-            lines(pid1)
-                .any(|(other, path)| id == other && !is_under(mine, path) && !is_under(path, mine))
-        })
+    false
 }
 
-fn cgroup_line(line: &[u8]) -> Option<(&[u8], &[u8])> {
-    let colon = line.iter().position(|&b| b == b':')?;
-    let rest = &line[colon + 1..];
-    let path = rest.iter().position(|&b| b == b':')?;
-    Some((&line[..colon], &rest[path + 1..]))
+/// The hierarchy and the path of the next line that has both.
+#[inline(never)]
+fn next_cgroup<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+    while !rest.is_empty() {
+        let (line, after) = until_byte(rest, b'\n');
+        *rest = after;
+        let (id, controllers) = until_byte(line, b':');
+        let (names, path) = until_byte(controllers, b':');
+        // Without both colons one of the pieces goes on to the end of the line.
+        if id.len() + names.len() + 2 + path.len() == line.len() {
+            return Some((id, path));
+        }
+    }
+    None
+}
+
+#[inline(never)]
+fn until_byte(bytes: &[u8], end: u8) -> (&[u8], &[u8]) {
+    until(bytes, |byte| byte == end)
 }
 
 fn is_under(path: &[u8], above: &[u8]) -> bool {
     let above = above.strip_suffix(b"/").unwrap_or(above);
-    path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+    path.strip_prefix(above).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
 }
 
 /// The mount ids (field 1) of a `mountinfo` that is read piece by piece: the file may be

@@ -74,8 +74,7 @@ pub fn encode_unsafe(record: &TopologyUnsafe) -> String<TEXT_MAX> {
 pub(crate) fn parse_expected(bytes: &[u8]) -> Option<Expected> {
     let text = bytes.trim_ascii();
     let (negative, digits) = match text {
-        [b'-', digits @ ..] => (true, digits),
-        [b'+', digits @ ..] => (false, digits),
+        [sign @ (b'-' | b'+'), digits @ ..] => (*sign == b'-', digits),
         digits => (false, digits),
     };
     let mut processes = 0u32;
@@ -91,9 +90,9 @@ pub(crate) fn parse_expected(bytes: &[u8]) -> Option<Expected> {
 pub(crate) fn parse_generation(bytes: &[u8]) -> Option<Generation> {
     let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let rest = bytes.strip_prefix(b"mnt:[")?;
-    let close = rest.iter().position(|&b| b == b']')?;
-    let inode = decimal(&rest[..close])?;
-    let start = decimal(rest[close + 1..].strip_prefix(b":")?)?;
+    let (inode, rest) = rest.split_at_checked(rest.iter().position(|&b| b == b']')?)?;
+    let inode = decimal(inode)?;
+    let start = decimal(rest.strip_prefix(b"]:")?)?;
     Some(Generation {
         mount_namespace_inode: Some(inode),
         pid1_start_time: Some(start),

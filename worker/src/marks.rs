@@ -62,14 +62,20 @@ impl FileName {
     fn bytes(self) -> NameBytes {
         let (stem, slot) = self.parts();
         let mut bytes = [0; 24];
-        bytes[..stem.len()].copy_from_slice(stem.as_bytes());
+        let mut length = 0;
+        for (place, &byte) in bytes.iter_mut().zip(stem.as_bytes()) {
+            *place = byte;
+            length += 1;
+        }
         if let Some(slot) = slot {
-            // A slot has at most four digits; written from the last.
-            let digits = 1 + [10, 100, 1000].iter().filter(|&&power| slot.get() >= power).count();
-            let mut rest = slot.get();
-            for place in (stem.len()..stem.len() + digits).rev() {
-                bytes[place] = b'0' + (rest % 10) as u8;
-                rest /= 10;
+            // A slot has at most four digits.
+            let mut power = 1000;
+            while power > 0 {
+                if slot.get() >= power || power == 1 {
+                    bytes[length] = b'0' + (slot.get() / power % 10) as u8;
+                    length += 1;
+                }
+                power /= 10;
             }
         }
         NameBytes(bytes)
@@ -129,44 +135,61 @@ impl Directory {
         name: FileName,
         dispose: &mut dyn FnMut(OwnedFd),
     ) -> Read<Decoded<R>> {
-        self.read_decoded(name, R::decode, dispose).0
+        let mut read = Read::Absent;
+        let mut decode = |bytes: &[u8]| {
+            read = Read::Found(R::decode(bytes)?);
+            Ok(())
+        };
+        match self.read_decoded(name, &mut decode, dispose).0 {
+            None | Some(Fault::Errno(Errno::NOT_FOUND)) => read,
+            Some(fault) => Read::Failed(fault),
+        }
     }
 
     /// Reads a slot's mark, again where it is damaged.
     pub fn read_mark(&self, slot: Slot, dispose: &mut dyn FnMut(OwnedFd)) -> MarkRead {
-        let (mark, mtime_ns) =
-            self.read_decoded(FileName::Mark(slot), |bytes| MarkFile::decode(slot, bytes), dispose);
+        let mut mark = Read::Absent;
+        let mut decode = |bytes: &[u8]| {
+            mark = Read::Found(MarkFile::decode(slot, bytes)?);
+            Ok(())
+        };
+        let (fault, mtime_ns) = self.read_decoded(FileName::Mark(slot), &mut decode, dispose);
+        match fault {
+            None | Some(Fault::Errno(Errno::NOT_FOUND)) => {}
+            Some(fault) => mark = Read::Failed(fault),
+        }
         MarkRead { mark, mtime_ns }
     }
 
-    fn read_decoded<T>(
+    /// Gives what was read to `decode`, once for all kinds of records: a copy of this loop for each
+    /// is what the probe has no room for.
+    fn read_decoded(
         &self,
         name: FileName,
-        decode: impl Fn(&[u8]) -> Result<T, DecodeError>,
+        decode: &mut dyn FnMut(&[u8]) -> Result<(), DecodeError>,
         dispose: &mut dyn FnMut(OwnedFd),
-    ) -> (Read<T>, i64) {
+    ) -> (Option<Fault>, i64) {
         let mut buffer = [0; MAX_FILE_LEN];
         let mut rereads = 0;
         loop {
-            let (length, mtime_ns) = match self.read_bytes(name, &mut buffer, dispose) {
+            let (bytes, mtime_ns) = match self.read_bytes(name, &mut buffer, dispose) {
                 Ok(read) => read,
-                Err(Fault::Errno(Errno::NOT_FOUND)) => return (Read::Absent, 0),
-                Err(fault) => return (Read::Failed(fault), 0),
+                Err(fault) => return (Some(fault), 0),
             };
-            match decode(&buffer[..length]) {
-                Ok(record) => return (Read::Found(record), mtime_ns),
+            match decode(bytes) {
+                Ok(()) => return (None, mtime_ns),
                 Err(DecodeError::Damaged(_)) if rereads < REREADS => rereads += 1,
-                Err(error) => return (Read::Failed(Fault::Decode(error)), mtime_ns),
+                Err(error) => return (Some(Fault::Decode(error)), mtime_ns),
             }
         }
     }
 
-    fn read_bytes(
+    fn read_bytes<'b>(
         &self,
         name: FileName,
-        buffer: &mut [u8; MAX_FILE_LEN],
+        buffer: &'b mut [u8; MAX_FILE_LEN],
         dispose: &mut dyn FnMut(OwnedFd),
-    ) -> Result<(usize, i64), Fault> {
+    ) -> Result<(&'b [u8], i64), Fault> {
         // NONBLOCK: nothing may wait for the writer of a FIFO that was planted here.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&self.fd, name.bytes().as_c_str(), flags, Mode::empty())
@@ -177,14 +200,17 @@ impl Directory {
     }
 }
 
-fn read_regular(file: &OwnedFd, buffer: &mut [u8]) -> Result<(usize, i64), Fault> {
+fn read_regular<'b>(
+    file: &OwnedFd,
+    buffer: &'b mut [u8; MAX_FILE_LEN],
+) -> Result<(&'b [u8], i64), Fault> {
     let stat = fstat(file).map_err(|error| Fault::Errno(errno(error)))?;
     if !is_regular(&stat) {
         return Err(Fault::NotRegular);
     }
     loop {
-        match pread(file, &mut *buffer, 0) {
-            Ok(length) => return Ok((length, mtime_ns(&stat))),
+        match pread(file, &mut buffer[..], 0) {
+            Ok(length) => return Ok((buffer.get(..length).unwrap_or_default(), mtime_ns(&stat))),
             Err(SysErrno::INTR) => {}
             Err(error) => return Err(Fault::Errno(errno(error))),
         }

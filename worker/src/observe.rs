@@ -68,7 +68,7 @@ pub fn judge_with(
     read_evidence_for(settings, evidence, &expected, &generation);
     see(Seen::Header { unsafe_published, expected: &expected, generation: &generation });
 
-    let mut own = own(settings, evidence);
+    let mut own = own_for(settings, evidence);
     let mut fold = Fold::header(&own, unsafe_published, &expected, &generation, max_age);
     let mut namespace = None;
     if let (Some(declared), Ok(directory)) = (fold.declared(), &directory) {
@@ -83,10 +83,7 @@ pub fn judge_with(
             };
             if let Read::Found(mark) = &observation.mark {
                 evidence.read_for(mark.generation(), mark.encoding());
-                own.generation.clone_from(evidence.held());
-                if let Some(pid1) = evidence.known_pid1() {
-                    own.pid1 = pid1;
-                }
+                own = own_for(settings, evidence);
                 let wall_clock = match mark {
                     AnyMark::Text(_) => true,
                     AnyMark::Binary(mark) => {
@@ -135,7 +132,8 @@ fn read_evidence_for(
     }
 }
 
-fn own(settings: &Settings<'_>, evidence: &Evidence<'_>) -> Own {
+#[inline(never)]
+fn own_for(settings: &Settings<'_>, evidence: &Evidence<'_>) -> Own {
     Own {
         generation: evidence.held().clone(),
         pid1: evidence.known_pid1().unwrap_or(Pid1::Unknown(Detail::None)),

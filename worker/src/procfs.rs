@@ -3,9 +3,8 @@
 //! `tickmark_protocol`.
 //!
 //! Measured in real containers: `docs/DESIGN.md` has the tables.
-#![allow(unsafe_code, reason = "two ioctl operation codes that rustix does not define")]
+#![allow(unsafe_code, reason = "two ioctl operation codes that rustix does not define; paths as text")]
 
-use core::cell::Cell;
 use core::ffi::CStr;
 
 use rustix::fd::{AsFd, OwnedFd};
@@ -19,9 +18,26 @@ use tickmark_protocol::{
     procfs as parse,
 };
 
-const OWN_NAMESPACE: &str = "/proc/self/ns/mnt";
-const PID1_NAMESPACE: &str = "/proc/1/ns/mnt";
-const PID1_STAT: &str = "/proc/1/stat";
+/// A path in procfs, both for the kernel and for a message.
+#[derive(Clone, Copy)]
+struct ProcPath(&'static CStr);
+
+const OWN_NAMESPACE: ProcPath = ProcPath(c"/proc/self/ns/mnt");
+const PID1_NAMESPACE: ProcPath = ProcPath(c"/proc/1/ns/mnt");
+const PID1_STAT: ProcPath = ProcPath(c"/proc/1/stat");
+
+impl ProcPath {
+    fn shown(self) -> &'static str {
+        // Not `from_utf8`, which is a kilobyte of the probe.
+        // SAFETY: the three paths above are ASCII.
+        unsafe { core::str::from_utf8_unchecked(self.0.to_bytes()) }
+    }
+
+    #[cold]
+    fn unreadable(self, errno: Errno) -> Detail {
+        Detail::CannotRead(self.shown(), errno)
+    }
+}
 
 pub(crate) fn errno(error: SysErrno) -> Errno {
     Errno(error.raw_os_error())
@@ -94,35 +110,12 @@ fn visible(_piece: Piece) -> Result<(), Errno> {
 /// process that counts its system calls may close many in one.
 pub type Dispose<'d> = &'d mut dyn FnMut(OwnedFd);
 
-/// A piece of evidence that is read when it is first asked for.
-struct Lazy<T>(Cell<Option<Option<T>>>);
-
-impl<T: Copy> Lazy<T> {
-    const fn unread() -> Lazy<T> {
-        Lazy(Cell::new(None))
-    }
-
-    fn get(&self, read: impl FnOnce() -> Option<T>) -> Option<T> {
-        if let Some(known) = self.0.get() {
-            return known;
-        }
-        let value = read();
-        self.0.set(Some(value));
-        value
-    }
-}
-
 /// What this process can say about its container, read piece by piece.
 pub struct Evidence<'d> {
     dispose: Dispose<'d>,
-    launch: Option<LaunchToken>,
-    boot_id: Lazy<[u8; 16]>,
-    mount_namespace_id: Lazy<u64>,
-    root_mount_id: Lazy<u64>,
-    cgroup_id: Lazy<u64>,
-    inode: Lazy<u64>,
-    start_time: Lazy<u64>,
-    pid1: Lazy<Pid1>,
+    /// The pieces that were asked for, a bit for each [`Piece`]: none is read twice.
+    asked: u16,
+    pid1: Option<Pid1>,
     missing: Detail,
     /// What has been read so far.
     held: Generation,
@@ -130,23 +123,12 @@ pub struct Evidence<'d> {
 
 impl<'d> Evidence<'d> {
     /// Reads nothing yet.
+    #[inline(never)]
     #[must_use]
     pub fn new(launch: Option<LaunchToken>, dispose: Dispose<'d>) -> Evidence<'d> {
         let launch = launch.filter(|_| visible(Piece::Launch).is_ok());
-        let held = Generation { launch: launch.clone(), ..Generation::default() };
-        Evidence {
-            dispose,
-            launch,
-            boot_id: Lazy::unread(),
-            mount_namespace_id: Lazy::unread(),
-            root_mount_id: Lazy::unread(),
-            cgroup_id: Lazy::unread(),
-            inode: Lazy::unread(),
-            start_time: Lazy::unread(),
-            pid1: Lazy::unread(),
-            missing: Detail::None,
-            held,
-        }
+        let held = Generation { launch, ..Generation::default() };
+        Evidence { dispose, asked: 0, pid1: None, missing: Detail::None, held }
     }
 
     /// The disposer, for files that are not evidence.
@@ -163,7 +145,7 @@ impl<'d> Evidence<'d> {
     /// Where PID 1 is, if that was read.
     #[must_use]
     pub fn known_pid1(&self) -> Option<Pid1> {
-        self.pid1.0.get().flatten()
+        self.pid1
     }
 
     /// Reads what a comparison with `written` can rest on, strongest first, and no more. The
@@ -173,8 +155,9 @@ impl<'d> Evidence<'d> {
             self.read_formula();
             return;
         }
+        let launched = self.held.launch.is_some();
         let Some(written) = written else {
-            if !self.read_unique(|_| true) {
+            if !launched && !self.read_unique([true; 3]) {
                 self.read_formula();
             }
             return;
@@ -182,19 +165,11 @@ impl<'d> Evidence<'d> {
         if written.boot_id.is_some() {
             self.boot_id();
         }
-        if self.launch.is_some() {
-            return;
-        }
-        let carries = |kind| match kind {
-            Unique::MountNamespace => written.mount_namespace_id.is_some(),
-            Unique::RootMount => written.root_mount_id.is_some(),
-            Unique::Cgroup => written.cgroup_id.is_some(),
-        };
-        if !self.read_unique(carries) {
+        if !launched && !self.read_unique(written.unique_ids().map(|id| id.is_some())) {
             // Nothing shared. Whether this process has a generation at all still matters.
             self.read_formula();
             if self.held.formula().is_none() {
-                self.read_unique(|_| true);
+                self.read_unique([true; 3]);
             }
         }
     }
@@ -202,48 +177,69 @@ impl<'d> Evidence<'d> {
     /// Reads everything there is.
     pub fn read_all(&mut self) {
         self.boot_id();
-        self.mount_namespace_id();
-        self.root_mount_id();
-        self.cgroup_id();
+        for piece in UNIQUE {
+            self.unique(piece);
+        }
         self.read_formula();
     }
 
-    /// Reads the wanted unique ids until one is held.
-    fn read_unique(&mut self, wanted: impl Fn(Unique) -> bool) -> bool {
-        (self.launch.is_some() && wanted(Unique::MountNamespace))
-            || (wanted(Unique::MountNamespace) && self.mount_namespace_id().is_some())
-            || (wanted(Unique::RootMount) && self.root_mount_id().is_some())
-            || (wanted(Unique::Cgroup) && self.cgroup_id().is_some())
+    /// Reads the wanted unique ids, in the order of [`UNIQUE`], until one is held.
+    fn read_unique(&mut self, wanted: [bool; 3]) -> bool {
+        for at in 0..UNIQUE.len() {
+            if wanted[at] && self.unique(UNIQUE[at]) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether `piece` is asked for the first time, so that it must be read.
+    fn is_first(&mut self, piece: Piece) -> bool {
+        let bit = 1 << piece as u16;
+        let first = self.asked & bit == 0;
+        self.asked |= bit;
+        first
+    }
+
+    /// Whether a unique id is held, after it was asked for.
+    #[inline(never)]
+    fn unique(&mut self, piece: Piece) -> bool {
+        let first = self.is_first(piece);
+        let dispose = &mut *self.dispose;
+        let (id, read): (_, fn(Dispose<'_>) -> Option<u64>) = match piece {
+            Piece::MountNamespaceId => (&mut self.held.mount_namespace_id, mount_namespace_id),
+            Piece::RootMount => (&mut self.held.root_mount_id, root_mount_id),
+            _ => (&mut self.held.cgroup_id, cgroup_id),
+        };
+        if first && visible(piece).is_ok() {
+            *id = read(dispose);
+        }
+        id.is_some()
     }
 
     /// The gem's pair. The topology is decided before anything is derived from PID 1: where
     /// PID 1 is the pod's or the node's, its start time says nothing about this container.
+    #[inline(never)]
     fn read_formula(&mut self) {
         let pid1 = self.pid1();
-        let inode = self.inode.get(|| match own_namespace_inode() {
-            Ok(inode) => Some(inode),
-            Err(detail) => {
-                self.missing = detail;
-                None
+        if self.is_first(Piece::MountNamespaceInode) {
+            match namespace(Piece::MountNamespaceInode, OWN_NAMESPACE) {
+                Ok(inode) => self.held.mount_namespace_inode = Some(inode),
+                Err(detail) => self.missing = detail,
             }
-        });
-        self.held.mount_namespace_inode = inode;
-        if pid1.is_elsewhere() {
+        }
+        if pid1.is_elsewhere() || !self.is_first(Piece::Pid1Start) {
             return;
         }
-        let start_time = self.start_time.get(|| match pid1_start_time(self.dispose) {
-            Ok(start) => Some(start),
-            Err(detail) => {
-                if inode.is_some() {
-                    self.missing = detail;
-                }
-                None
+        let read = pid1_start_time(self.dispose);
+        if self.held.mount_namespace_inode.is_some() {
+            match read {
+                Ok(0) => self.missing = Detail::StartTimeZero,
+                Ok(_) => {}
+                Err(detail) => self.missing = detail,
             }
-        });
-        if start_time == Some(0) && inode.is_some() {
-            self.missing = Detail::StartTimeZero;
         }
-        self.held.pid1_start_time = start_time;
+        self.held.pid1_start_time = read.ok();
     }
 
     /// Why the gem's pair could not be read, where it could not.
@@ -252,48 +248,28 @@ impl<'d> Evidence<'d> {
         self.missing
     }
 
-    fn boot_id(&mut self) -> Option<[u8; 16]> {
-        let id = self.boot_id.get(|| {
-            visible(Piece::BootId).ok()?;
+    fn boot_id(&mut self) {
+        if self.is_first(Piece::BootId) && visible(Piece::BootId).is_ok() {
             let mut buffer = [0; 64];
-            let text =
-                read_file(c"/proc/sys/kernel/random/boot_id", &mut buffer, self.dispose).ok()?;
-            parse::boot_id(text)
-        });
-        self.held.boot_id = id;
-        id
-    }
-
-    fn mount_namespace_id(&mut self) -> Option<u64> {
-        let id = self.mount_namespace_id.get(|| mount_namespace_id(self.dispose));
-        self.held.mount_namespace_id = id;
-        id
-    }
-
-    fn root_mount_id(&mut self) -> Option<u64> {
-        let id = self.root_mount_id.get(root_mount_id);
-        self.held.root_mount_id = id;
-        id
-    }
-
-    fn cgroup_id(&mut self) -> Option<u64> {
-        let id = self.cgroup_id.get(|| cgroup_id(self.dispose));
-        self.held.cgroup_id = id;
-        id
+            let text = read_file(c"/proc/sys/kernel/random/boot_id", &mut buffer, self.dispose);
+            self.held.boot_id = text.ok().and_then(parse::boot_id);
+        }
     }
 
     /// Where PID 1 is; the first of three answers.
+    #[inline(never)]
     pub fn pid1(&mut self) -> Pid1 {
-        self.pid1.get(|| Some(locate_pid1(self.dispose))).unwrap_or(Pid1::Unknown(Detail::None))
+        let pid1 = match self.pid1 {
+            Some(known) => known,
+            None => locate_pid1(self.dispose),
+        };
+        self.pid1 = Some(pid1);
+        pid1
     }
 }
 
-#[derive(Clone, Copy)]
-enum Unique {
-    MountNamespace,
-    RootMount,
-    Cgroup,
-}
+/// The kernel's ids that never repeat within a boot, in the order of [`Generation::unique_ids`].
+const UNIQUE: [Piece; 3] = [Piece::MountNamespaceId, Piece::RootMount, Piece::Cgroup];
 
 /// One inspection, at start: the state, and what is written into records.
 #[derive(Debug, Clone)]
@@ -329,11 +305,7 @@ pub fn inspect(encoding: Encoding, strict: bool, launch: Option<LaunchToken>) ->
 /// Source: `readlink /proc/self/ns/time`, time_namespaces(7).
 #[must_use]
 pub fn time_namespace() -> u64 {
-    let mut buffer = [0; 64];
-    read_link(c"/proc/self/ns/time", &mut buffer)
-        .ok()
-        .and_then(|link| parse::namespace_inode(link, "time"))
-        .unwrap_or(0)
+    namespace_link(c"/proc/self/ns/time", "time").ok().flatten().unwrap_or(0)
 }
 
 /// `NS_GET_MNTNS_ID`, since Linux 6.11; `ENOTTY` before. The id is unique within a boot.
@@ -341,8 +313,7 @@ pub fn time_namespace() -> u64 {
 /// Source: `include/uapi/linux/nsfs.h`, ioctl_nsfs(2).
 fn mount_namespace_id(dispose: Dispose<'_>) -> Option<u64> {
     const NS_GET_MNTNS_ID: Opcode = opcode::read::<u64>(0xb7, 5);
-    visible(Piece::MountNamespaceId).ok()?;
-    let namespace = open(c"/proc/self/ns/mnt").ok()?;
+    let namespace = open(OWN_NAMESPACE.0).ok()?;
     // SAFETY: the operation writes one u64, the type given, and nothing else.
     let id = unsafe { ioctl(&namespace, Getter::<NS_GET_MNTNS_ID, u64>::new()) };
     dispose(namespace);
@@ -353,12 +324,12 @@ fn mount_namespace_id(dispose: Dispose<'_>) -> Option<u64> {
 ///
 /// An older kernel answers without the bit in `stx_mask`, and leaves its reusable id in the
 /// very same field: the bit decides. Source: statx(2).
-fn root_mount_id() -> Option<u64> {
+fn root_mount_id(_: Dispose<'_>) -> Option<u64> {
     const STATX_MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
-    visible(Piece::RootMount).ok()?;
     root_statx(STATX_MNT_ID_UNIQUE)
 }
 
+#[inline(never)]
 fn root_statx(id: StatxFlags) -> Option<u64> {
     let root = statx(CWD, c"/", AtFlags::empty(), id).ok()?;
     (root.stx_mask & id.bits() != 0).then_some(root.stx_mnt_id)
@@ -370,7 +341,6 @@ fn root_statx(id: StatxFlags) -> Option<u64> {
 /// `CGROUP2_SUPER_MAGIC` in `include/uapi/linux/magic.h`.
 fn cgroup_id(dispose: Dispose<'_>) -> Option<u64> {
     const CGROUP2_SUPER_MAGIC: u64 = 0x6367_7270;
-    visible(Piece::Cgroup).ok()?;
     let kind = statfs(c"/sys/fs/cgroup").ok()?.f_type;
     if u64::try_from(kind) != Ok(CGROUP2_SUPER_MAGIC) {
         return None;
@@ -381,33 +351,29 @@ fn cgroup_id(dispose: Dispose<'_>) -> Option<u64> {
     (inode > 1 && parse::at_cgroup_root(own)).then_some(inode)
 }
 
-fn own_namespace_inode() -> Result<u64, Detail> {
-    visible(Piece::MountNamespaceInode).map_err(|e| Detail::CannotRead(OWN_NAMESPACE, e))?;
-    let mut buffer = [0; 64];
-    let link = read_link(c"/proc/self/ns/mnt", &mut buffer)
-        .map_err(|e| Detail::CannotRead(OWN_NAMESPACE, e))?;
-    parse::namespace_inode(link, "mnt").ok_or(Detail::CannotParse(OWN_NAMESPACE))
-}
-
-fn pid1_namespace_inode() -> Result<u64, Detail> {
-    visible(Piece::Pid1Namespace).map_err(|e| Detail::CannotRead(PID1_NAMESPACE, e))?;
-    let mut buffer = [0; 64];
-    let link = read_link(c"/proc/1/ns/mnt", &mut buffer)
-        .map_err(|e| Detail::CannotRead(PID1_NAMESPACE, e))?;
-    parse::namespace_inode(link, "mnt").ok_or(Detail::CannotParse(PID1_NAMESPACE))
+/// The inode of a mount namespace.
+#[inline(never)]
+fn namespace(piece: Piece, path: ProcPath) -> Result<u64, Detail> {
+    match visible(piece).and_then(|()| namespace_link(path.0, "mnt")) {
+        Ok(Some(inode)) => Ok(inode),
+        Ok(None) => Err(Detail::CannotParse(path.shown())),
+        Err(errno) => Err(path.unreadable(errno)),
+    }
 }
 
 fn pid1_start_time(dispose: Dispose<'_>) -> Result<u64, Detail> {
-    visible(Piece::Pid1Start).map_err(|e| Detail::CannotRead(PID1_STAT, e))?;
     let mut buffer = [0; 1024];
-    let stat = read_file(c"/proc/1/stat", &mut buffer, dispose)
-        .map_err(|e| Detail::CannotRead(PID1_STAT, e))?;
-    parse::stat_start_time(stat).ok_or(Detail::CannotParse(PID1_STAT))
+    match visible(Piece::Pid1Start).and_then(|()| read_file(PID1_STAT.0, &mut buffer, dispose)) {
+        Ok(stat) => parse::stat_start_time(stat).ok_or(Detail::CannotParse(PID1_STAT.shown())),
+        Err(errno) => Err(PID1_STAT.unreadable(errno)),
+    }
 }
 
 /// The first answer wins: both namespace links; the mounts of both; none.
 fn locate_pid1(dispose: Dispose<'_>) -> Pid1 {
-    let unknown = match (pid1_namespace_inode(), own_namespace_inode()) {
+    let pid1 = namespace(Piece::Pid1Namespace, PID1_NAMESPACE);
+    let own = namespace(Piece::MountNamespaceInode, OWN_NAMESPACE);
+    let unknown = match (pid1, own) {
         (Ok(pid1), Ok(own)) if pid1 == own => return Pid1::Here,
         (Ok(pid1), Ok(own)) => return Pid1::Elsewhere(Detail::Namespaces { pid1, own }),
         (Err(detail), _) | (_, Err(detail)) => Pid1::Unknown(detail),
@@ -497,16 +463,11 @@ fn second_witness(own_mounts: u64, dispose: Dispose<'_>) -> Option<Witness> {
     if namespace_mounts(dispose) == Some(own_mounts) {
         return Some(Witness::WholeNamespace);
     }
-    let mut buffer = [0; 64];
-    if let Ok(link) = read_link(c"/proc/self/ns/pid", &mut buffer)
-        && parse::namespace_inode(link, "pid") == Some(parse::INITIAL_PID_NAMESPACE)
-    {
+    if namespace_link(c"/proc/self/ns/pid", "pid") == Ok(Some(parse::INITIAL_PID_NAMESPACE)) {
         return Some(Witness::InitialPidNamespace);
     }
-    let absolute = read_link(c"/proc/self/ns/cgroup", &mut buffer)
-        .ok()
-        .and_then(|link| parse::namespace_inode(link, "cgroup"))
-        == Some(parse::INITIAL_CGROUP_NAMESPACE);
+    let absolute = namespace_link(c"/proc/self/ns/cgroup", "cgroup")
+        == Ok(Some(parse::INITIAL_CGROUP_NAMESPACE));
     let (mut own, mut pid1) = ([0; 2048], [0; 2048]);
     let own = read_file(c"/proc/self/cgroup", &mut own, dispose).ok()?;
     let pid1 = read_file(c"/proc/1/cgroup", &mut pid1, dispose).ok()?;
@@ -523,7 +484,7 @@ fn namespace_mounts(dispose: Dispose<'_>) -> Option<u64> {
         mnt_ns_id: u64,
     }
     const NS_MNT_GET_INFO: Opcode = opcode::read::<MntNsInfo>(0xb7, 10);
-    let namespace = open(c"/proc/self/ns/mnt").ok()?;
+    let namespace = open(OWN_NAMESPACE.0).ok()?;
     // SAFETY: the operation writes one `struct mnt_ns_info`, laid out as above; its size is
     // part of the operation code, so the kernel writes no more.
     let info = unsafe { ioctl(&namespace, Getter::<NS_MNT_GET_INFO, MntNsInfo>::new()) };
@@ -531,6 +492,7 @@ fn namespace_mounts(dispose: Dispose<'_>) -> Option<u64> {
     info.ok().map(|info| u64::from(info.nr_mounts))
 }
 
+#[inline(never)]
 fn open(path: &CStr) -> Result<OwnedFd, Errno> {
     openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
         .map_err(errno)
@@ -550,10 +512,13 @@ fn read_file<'b>(
         }
     };
     dispose(file);
-    Ok(&buffer[..length.map_err(errno)?])
+    Ok(buffer.get(..length.map_err(errno)?).unwrap_or_default())
 }
 
-fn read_link<'b>(path: &CStr, buffer: &'b mut [u8; 64]) -> Result<&'b [u8], Errno> {
+/// The inode in the namespace link at `path`; `None` where it is not one of that `kind`.
+#[inline(never)]
+fn namespace_link(path: &CStr, kind: &str) -> Result<Option<u64>, Errno> {
+    let mut buffer = [0; 64];
     let length = readlinkat_raw(CWD, path, &mut buffer[..]).map_err(errno)?;
-    Ok(&buffer[..length])
+    Ok(parse::namespace_inode(buffer.get(..length).unwrap_or_default(), kind))
 }
