@@ -6,6 +6,8 @@ use core::num::NonZeroU32;
 
 use tickmark_protocol::{Shown, Sink, Words, decimal};
 
+use crate::strings::tail;
+
 /// What to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -44,40 +46,58 @@ const SECONDS_VALUE: &str = "a whole number of seconds from 1 to 4294967295";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UsageError<'a> {
     argument: &'a [u8],
-    problem: Problem<'a>,
+    value: &'a [u8],
+    problem: Problem,
+    expected: &'static str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Problem<'a> {
+enum Problem {
     Unknown,
-    Missing(&'static str),
-    Bad(&'a [u8], &'static str),
+    Missing,
+    Bad,
     TakesNone,
     TwoModes,
 }
 
 impl Words for UsageError<'_> {
     fn say(&self, sink: &mut dyn Sink) {
-        let (argument, none) = (Shown(self.argument), Shown(b""));
-        let (value, problem, expected) = match self.problem {
-            Problem::Unknown => {
-                sink.put(b"unknown argument ");
-                (none, ": expected one of the flags below", "")
-            }
-            Problem::Missing(expected) => (none, " lacks its value: expected ", expected),
-            Problem::Bad(value, expected) => (Shown(value), ": expected ", expected),
-            Problem::TakesNone => (none, " takes no value", ""),
-            Problem::TwoModes => (none, ": expected only one of --explain and --json", ""),
+        let (before, between, after) = match self.problem {
+            Problem::Unknown => ("unknown argument ", ": expected one of the flags below", ""),
+            Problem::Missing => ("", " lacks its value: expected ", ""),
+            Problem::Bad => ("", " ", ": expected "),
+            Problem::TakesNone => ("", " takes no value", ""),
+            Problem::TwoModes => ("", ": expected only one of --explain and --json", ""),
         };
-        argument.say(sink);
-        if !value.0.is_empty() || matches!(self.problem, Problem::Bad(..)) {
-            sink.put(b" ");
-        }
-        value.say(sink);
-        problem.say(sink);
-        expected.say(sink);
+        before.say(sink);
+        Shown(self.argument).say(sink);
+        between.say(sink);
+        Shown(self.value).say(sink);
+        after.say(sink);
+        self.expected.say(sink);
     }
 }
+
+/// What a flag is for.
+#[derive(Clone, Copy)]
+enum Flag {
+    Dir,
+    MaxAge,
+    Timeout,
+    Mode(Mode),
+}
+
+const FLAGS: [(&str, Flag); 9] = [
+    ("--dir", Flag::Dir),
+    ("--max-age", Flag::MaxAge),
+    ("--timeout", Flag::Timeout),
+    ("--explain", Flag::Mode(Mode::Explain)),
+    ("--json", Flag::Mode(Mode::Json)),
+    ("--version", Flag::Mode(Mode::Version)),
+    ("-V", Flag::Mode(Mode::Version)),
+    ("--help", Flag::Mode(Mode::Help)),
+    ("-h", Flag::Mode(Mode::Help)),
+];
 
 /// Reads the arguments that follow the program's own name.
 ///
@@ -90,46 +110,49 @@ pub fn parse<'a>(
     mut arguments: impl Iterator<Item = &'a CStr>,
 ) -> Result<Arguments<'a>, UsageError<'a>> {
     let mut parsed = Arguments { dir: None, max_age: None, timeout: TIMEOUT, mode: Mode::Verdict };
-    while let Some(argument) = arguments.next() {
-        let (flag, attached) = split(argument);
-        let error = |problem| UsageError { argument: flag, problem };
-        let mut value = |expected| {
-            attached.or_else(|| arguments.next()).ok_or(error(Problem::Missing(expected)))
+    while let Some(whole) = arguments.next() {
+        let (argument, attached) = split(whole);
+        let mut error = UsageError { argument, value: b"", problem: Problem::Unknown, expected: "" };
+        let Some((_, flag)) = FLAGS.iter().find(|(name, _)| name.as_bytes() == argument) else {
+            return Err(error);
         };
-        let mode = match flag {
-            b"--dir" => {
-                let dir = value(DIR_VALUE)?;
-                if dir.is_empty() {
-                    return Err(error(Problem::Bad(b"''", DIR_VALUE)));
-                }
-                parsed.dir = Some(dir);
-                continue;
+        if let Flag::Mode(mode) = *flag {
+            if attached.is_some() {
+                error.problem = Problem::TakesNone;
+                return Err(error);
             }
-            b"--max-age" | b"--timeout" => {
-                let text = value(SECONDS_VALUE)?.to_bytes();
-                let seconds = seconds(text).ok_or(error(Problem::Bad(text, SECONDS_VALUE)))?;
-                if flag == b"--timeout" {
-                    parsed.timeout = seconds;
-                } else {
-                    parsed.max_age = Some(seconds);
-                }
-                continue;
+            if parsed.mode != Mode::Verdict && parsed.mode != mode {
+                error.problem = Problem::TwoModes;
+                return Err(error);
             }
-            b"--explain" => Mode::Explain,
-            b"--json" => Mode::Json,
-            b"--version" | b"-V" => Mode::Version,
-            b"--help" | b"-h" => Mode::Help,
-            _ => return Err(error(Problem::Unknown)),
+            parsed.mode = mode;
+            if matches!(mode, Mode::Version | Mode::Help) {
+                break;
+            }
+            continue;
+        }
+        error.expected = if let Flag::Dir = flag { DIR_VALUE } else { SECONDS_VALUE };
+        let Some(value) = attached.or_else(|| arguments.next()) else {
+            error.problem = Problem::Missing;
+            return Err(error);
         };
-        if attached.is_some() {
-            return Err(error(Problem::TakesNone));
+        error.problem = Problem::Bad;
+        error.value = value.to_bytes();
+        if let Flag::Dir = flag {
+            if value.is_empty() {
+                error.value = b"''";
+                return Err(error);
+            }
+            parsed.dir = Some(value);
+            continue;
         }
-        if parsed.mode != Mode::Verdict && parsed.mode != mode {
-            return Err(error(Problem::TwoModes));
-        }
-        parsed.mode = mode;
-        if matches!(mode, Mode::Version | Mode::Help) {
-            break;
+        let Some(seconds) = seconds(error.value) else {
+            return Err(error);
+        };
+        if let Flag::Timeout = flag {
+            parsed.timeout = seconds;
+        } else {
+            parsed.max_age = Some(seconds);
         }
     }
     Ok(parsed)
@@ -137,13 +160,14 @@ pub fn parse<'a>(
 
 /// `--flag=value` as its two halves.
 fn split(argument: &CStr) -> (&[u8], Option<&CStr>) {
-    let bytes = argument.to_bytes_with_nul();
-    match bytes.iter().position(|&byte| byte == b'=') {
-        Some(at) if bytes.starts_with(b"--") => {
-            (&bytes[..at], CStr::from_bytes_with_nul(&bytes[at + 1..]).ok())
-        }
-        _ => (argument.to_bytes(), None),
+    let bytes = argument.to_bytes();
+    if bytes.starts_with(b"--")
+        && let Some(at) = bytes.iter().position(|&byte| byte == b'=')
+        && let Some(flag) = bytes.get(..at)
+    {
+        return (flag, tail(argument, at + 1));
     }
+    (bytes, None)
 }
 
 /// Digits and nothing else; what does not fit is an error, not another number.

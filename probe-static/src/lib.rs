@@ -13,6 +13,7 @@ pub mod kernel;
 pub mod output;
 mod report;
 mod run;
+mod strings;
 mod usage;
 
 pub use run::{Started, run};

@@ -14,6 +14,7 @@ use crate::arguments::{self, Arguments, Mode};
 use crate::closing::Closing;
 use crate::output::Output;
 use crate::report::Report;
+use crate::strings::tail;
 use crate::usage;
 
 /// What a process is started with.
@@ -108,13 +109,12 @@ fn settings<'a>(
 
 /// The value of the first `name=value`, as getenv(3) finds it.
 fn variable<'a>(environment: impl Iterator<Item = &'a CStr>, name: &str) -> Option<&'a CStr> {
-    environment
-        .filter_map(|entry| {
-            let value =
-                entry.to_bytes_with_nul().strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
-            CStr::from_bytes_with_nul(value).ok()
-        })
-        .next()
+    for entry in environment {
+        if let Some([b'=', ..]) = entry.to_bytes().strip_prefix(name.as_bytes()) {
+            return tail(entry, name.len() + 1);
+        }
+    }
+    None
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Linux error numbers by their names: a verdict says `EACCES`, not `error 13`.
 
-use crate::words::{Sink, Words, display, say_all};
+use crate::words::{Sink, Words, display, say_with};
 
 /// A Linux error number as the kernel returned it (positive). The table is that of
 /// asm-generic, which every target of tickmark uses for these names.
@@ -13,42 +13,34 @@ impl Errno {
     /// No such file or directory.
     pub const NOT_FOUND: Errno = Errno(2);
 
-    fn name(self) -> Option<&'static str> {
-        Some(match self.0 {
-            1 => "EPERM",
-            2 => "ENOENT",
-            5 => "EIO",
-            6 => "ENXIO",
-            9 => "EBADF",
-            11 => "EAGAIN",
-            12 => "ENOMEM",
-            13 => "EACCES",
-            16 => "EBUSY",
-            17 => "EEXIST",
-            19 => "ENODEV",
-            20 => "ENOTDIR",
-            21 => "EISDIR",
-            22 => "EINVAL",
-            23 => "ENFILE",
-            24 => "EMFILE",
-            25 => "ENOTTY",
-            28 => "ENOSPC",
-            30 => "EROFS",
-            36 => "ENAMETOOLONG",
-            38 => "ENOSYS",
-            40 => "ELOOP",
-            116 => "ESTALE",
-            122 => "EDQUOT",
-            _ => return None,
-        })
+    fn name(self) -> Option<&'static [u8]> {
+        let mut rest = NAMES;
+        while let [number, after @ ..] = rest {
+            let mut length = 0;
+            while let Some(b'A'..=b'Z') = after.get(length) {
+                length += 1;
+            }
+            let (name, following) = after.split_at_checked(length)?;
+            if i32::from(*number) == self.0 {
+                return Some(name);
+            }
+            rest = following;
+        }
+        None
     }
 }
+
+/// Each number as a byte, none of which is a capital, and its name: a table of strings is three times
+/// the size.
+const NAMES: &[u8] = b"\x01EPERM\x02ENOENT\x05EIO\x06ENXIO\x09EBADF\x0bEAGAIN\x0cENOMEM\x0dEACCES\
+    \x10EBUSY\x11EEXIST\x13ENODEV\x14ENOTDIR\x15EISDIR\x16EINVAL\x17ENFILE\x18EMFILE\x19ENOTTY\
+    \x1cENOSPC\x1eEROFS\x24ENAMETOOLONG\x26ENOSYS\x28ELOOP\x74ESTALE\x7aEDQUOT";
 
 impl Words for Errno {
     fn say(&self, sink: &mut dyn Sink) {
         match self.name() {
-            Some(name) => name.say(sink),
-            None => say_all(&[&"errno ", &self.0.unsigned_abs()], sink),
+            Some(name) => sink.put(name),
+            None => say_with("errno %", &[&self.0.unsigned_abs()], sink),
         }
     }
 }

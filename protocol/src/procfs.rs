@@ -122,8 +122,9 @@ fn next_cgroup<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
     None
 }
 
+/// What stands before the first `end`, and what follows it.
 #[inline(never)]
-fn until_byte(bytes: &[u8], end: u8) -> (&[u8], &[u8]) {
+pub(crate) fn until_byte(bytes: &[u8], end: u8) -> (&[u8], &[u8]) {
     until(bytes, |byte| byte == end)
 }
 

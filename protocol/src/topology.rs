@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::{Sink, Words, display, say_all};
+use crate::words::{Sink, Words, display, say_with};
 use crate::{Encoding, Errno, Generation};
 
 /// The verdict of a proven unsafe topology, whoever proved it.
@@ -70,17 +70,14 @@ impl Words for Detail {
         match self {
             Detail::None => {}
             Detail::CannotRead(path, errno) => {
-                say_all(&[&"cannot read ", path, &" (", errno, &")"], sink);
+                say_with("cannot read % (%)", &[path, errno], sink);
             }
-            Detail::CannotParse(path) => say_all(&[&"cannot parse ", path], sink),
+            Detail::CannotParse(path) => say_with("cannot parse %", &[path], sink),
             Detail::StartTimeZero => {
                 "PID 1 start time is zero; possible hostPID or virtualized procfs".say(sink);
             }
             Detail::Namespaces { pid1, own } => {
-                say_all(
-                    &[&"PID 1 is in mnt:[", pid1, &"], this process in mnt:[", own, &"]"],
-                    sink,
-                );
+                say_with("PID 1 is in mnt:[%], this process in mnt:[%]", &[pid1, own], sink);
             }
             Detail::Mounts(witness) => {
                 let witness = match witness {
@@ -88,7 +85,7 @@ impl Words for Detail {
                     Witness::Cgroup => "PID 1's cgroup is outside this container's",
                     Witness::InitialPidNamespace => "this is the node's PID namespace",
                 };
-                say_all(&[&"PID 1 and this process share no mount, and ", &witness], sink);
+                say_with("PID 1 and this process share no mount, and %", &[&witness], sink);
             }
         }
     }

@@ -4,7 +4,7 @@
 
 use heapless::Vec;
 
-use crate::words::{Shown, Sink, Words, display, say_all};
+use crate::words::{Shown, Sink, Words, display, say_with};
 use crate::{
     AnyMark, DecodeError, Decoded, Encoding, Errno, Evidence, Expected, Generation, MAX_SLOTS,
     Mark, MaxAge, Pid1, Relation, Slot, SlotCount, UNSUPPORTED_TOPOLOGY,
@@ -29,12 +29,12 @@ display!(Fault, Problem, VerdictLine<'_>);
 impl Words for Fault {
     fn say(&self, sink: &mut dyn Sink) {
         match self {
-            Fault::Errno(errno) => say_all(&[&"unreadable (", errno, &")"], sink),
+            Fault::Errno(errno) => say_with("unreadable (%)", &[errno], sink),
             Fault::NotRegular => "unreadable (not a regular file)".say(sink),
             Fault::Decode(DecodeError::Damaged(_)) => "unreadable (damaged)".say(sink),
             Fault::Decode(DecodeError::Newer(version)) => {
                 let version = u32::from(*version);
-                say_all(&[&"written by a newer tickmark (format ", &version, &")"], sink);
+                say_with("written by a newer tickmark (format %)", &[&version], sink);
             }
         }
     }
@@ -138,9 +138,9 @@ impl Words for Problem {
             Problem::Fault(fault) => fault.say(sink),
             Problem::PreviousContainer => "belongs to a previous container".say(sink),
             Problem::Future(None) => "from the future".say(sink),
-            Problem::Future(Some(seconds)) => say_all(&[&"from the future ", seconds, &"s"], sink),
+            Problem::Future(Some(seconds)) => say_with("from the future %s", &[seconds], sink),
             Problem::Stale { age_s, max_s } => {
-                say_all(&[&"stale ", age_s, &"s > ", max_s, &"s"], sink);
+                say_with("stale %s > %s", &[age_s, max_s], sink);
             }
         }
     }
@@ -221,21 +221,21 @@ impl Words for VerdictLine<'_> {
     fn say(&self, sink: &mut dyn Sink) {
         let dir = Shown(self.dir);
         match self.verdict {
-            Verdict::Healthy(count) => say_all(&[&count.get(), &" process(es) healthy"], sink),
+            Verdict::Healthy(count) => {
+                say_with("% process(es) healthy", &[&count.get()], sink);
+            },
             Verdict::UnsafeTopology => UNSUPPORTED_TOPOLOGY.say(sink),
-            Verdict::NotStarted => say_all(
-                &[
-                    &"no ",
-                    &dir,
-                    &"/expected: worker has not started yet (is tickmark started before the consumers?)",
-                ],
+            Verdict::NotStarted => say_with(
+                "no %/expected: worker has not started yet (is tickmark started before the consumers?)",
+                &[&dir],
                 sink,
             ),
             Verdict::HeaderFault(file, fault) => {
-                say_all(&[&dir, &"/", &file.name(), &" ", fault], sink);
+                say_with("%/% %", &[&dir, &file.name(), fault], sink);
             }
-            Verdict::TooManySlots(count) => say_all(
-                &[&dir, &"/expected declares ", count, &" slots, more than ", &MAX_SLOTS],
+            Verdict::TooManySlots(count) => say_with(
+                "%/expected declares % slots, more than %",
+                &[&dir, count, &MAX_SLOTS],
                 sink,
             ),
             Verdict::PreviousContainer => {
@@ -244,11 +244,11 @@ impl Words for VerdictLine<'_> {
             Verdict::Slots(problems, more) => {
                 let mut separator = "worker-";
                 for SlotProblem { slot, problem } in problems {
-                    say_all(&[&separator, &slot.get(), &" ", problem], sink);
+                    say_with("%% %", &[&separator, &slot.get(), problem], sink);
                     separator = "; worker-";
                 }
                 if *more > 0 {
-                    say_all(&[&"; … and ", more, &" more"], sink);
+                    say_with("; … and % more", &[more], sink);
                 }
             }
         }

@@ -4,6 +4,8 @@
 
 use core::fmt;
 
+use crate::procfs::until_byte;
+
 /// Where words go.
 pub trait Sink {
     /// Takes a piece of a text in UTF-8; no character lies across two pieces.
@@ -71,11 +73,18 @@ impl Words for Shown<'_> {
     }
 }
 
-/// Several things said one after the other.
-pub(crate) fn say_all(parts: &[&dyn Words], sink: &mut dyn Sink) {
+/// Says `text` with each `%` replaced by the next of `parts`: one constant, where every piece of a
+/// sentence would be one of its own and a place in `parts`.
+#[inline(never)]
+pub(crate) fn say_with(text: &str, parts: &[&dyn Words], sink: &mut dyn Sink) {
+    let mut rest = text.as_bytes();
     for part in parts {
+        let (piece, after) = until_byte(rest, b'%');
+        sink.put(piece);
         part.say(sink);
+        rest = after;
     }
+    sink.put(rest);
 }
 
 /// A formatter as a sink; remembers whether it failed.

@@ -49,48 +49,60 @@ impl<'a> Settings<'a> {
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<&'a CStr>) -> Settings<'a> {
         #[cfg(feature = "test-hide-evidence")]
         crate::procfs::hide(lookup("TICKMARK_TEST_HIDE").unwrap_or_default().to_bytes());
-        // Blank is unset: the gem's name then counts, and after it the default.
-        let value = |name: &'static str| {
-            lookup(name)
-                .filter(|text| !text.to_bytes().trim_ascii().is_empty())
-                .map(|value| Sourced { value, source: Source::Environment(name) })
+        let lookup: Lookup<'_, 'a> = &lookup;
+        let dir = first(&["TICKMARK_DIR", "KICKS_LIVENESS_DIR"], lookup);
+        let max_age = first(&["TICKMARK_MAX_AGE", "KICKS_LIVENESS_MAX_AGE"], lookup);
+        let (seconds, max_age) = match parse_max_age(max_age.text) {
+            Some(seconds) => (seconds, max_age.source),
+            None => (MaxAge::DEFAULT, Source::Default),
         };
-        let bytes = |name| value(name).map(|found| found.value.to_bytes().trim_ascii());
+        let strict = choice(&first(&["TICKMARK_TOPOLOGY"], lookup), "strict", "auto");
+        let text = choice(&first(&["TICKMARK_FORMAT"], lookup), "text", "binary");
         Settings {
-            dir: value("TICKMARK_DIR")
-                .or_else(|| value("KICKS_LIVENESS_DIR"))
-                .unwrap_or(Sourced { value: DEFAULT_DIR, source: Source::Default }),
-            max_age: value("TICKMARK_MAX_AGE")
-                .or_else(|| value("KICKS_LIVENESS_MAX_AGE"))
-                .and_then(|found| {
-                    let value = parse_max_age(found.value.to_bytes().trim_ascii())?;
-                    Some(Sourced { value, source: found.source })
-                })
-                .unwrap_or(Sourced { value: MaxAge::DEFAULT, source: Source::Default }),
-            strict: choice(bytes("TICKMARK_TOPOLOGY"), "TICKMARK_TOPOLOGY", b"strict", b"auto")
-                .map_or(Sourced { value: false, source: Source::Default }, |(value, source)| {
-                    Sourced { value, source }
-                }),
-            format: choice(bytes("TICKMARK_FORMAT"), "TICKMARK_FORMAT", b"text", b"binary").map_or(
-                Sourced { value: Encoding::Binary, source: Source::Default },
-                |(text, source)| Sourced {
-                    value: if text { Encoding::Text } else { Encoding::Binary },
-                    source,
-                },
-            ),
-            launch: bytes("TICKMARK_LAUNCH").and_then(LaunchToken::new),
+            dir: match dir.source {
+                Source::Default => Sourced { value: DEFAULT_DIR, source: Source::Default },
+                source => Sourced { value: dir.whole, source },
+            },
+            max_age: Sourced { value: seconds, source: max_age },
+            strict,
+            format: Sourced {
+                value: if text.value { Encoding::Text } else { Encoding::Binary },
+                source: text.source,
+            },
+            launch: LaunchToken::new(first(&["TICKMARK_LAUNCH"], lookup).text),
         }
     }
 }
 
-fn choice(
-    value: Option<&[u8]>,
-    name: &'static str,
-    yes: &[u8],
-    no: &[u8],
-) -> Option<(bool, Source)> {
-    let value = value?;
-    (value == yes || value == no).then_some((value == yes, Source::Environment(name)))
+type Lookup<'f, 'a> = &'f dyn Fn(&str) -> Option<&'a CStr>;
+
+/// What a variable holds, whole and without the white space around it, and which one it is.
+struct Given<'a> {
+    whole: &'a CStr,
+    text: &'a [u8],
+    source: Source,
+}
+
+/// The first of `names` that is set; empty where none is. Blank is unset: the gem's name then counts,
+/// and after it the default.
+#[inline(never)]
+fn first<'a>(names: &[&'static str], lookup: Lookup<'_, 'a>) -> Given<'a> {
+    for &name in names {
+        if let Some(whole) = lookup(name) {
+            let text = whole.to_bytes().trim_ascii();
+            if !text.is_empty() {
+                return Given { whole, text, source: Source::Environment(name) };
+            }
+        }
+    }
+    Given { whole: c"", text: b"", source: Source::Default }
+}
+
+#[inline(never)]
+fn choice(given: &Given<'_>, yes: &str, no: &str) -> Sourced<bool> {
+    let value = given.text == yes.as_bytes();
+    let valid = value || given.text == no.as_bytes();
+    Sourced { value, source: if valid { given.source } else { Source::Default } }
 }
 
 /// Whole seconds above zero, as the environment and `--max-age` take them.
