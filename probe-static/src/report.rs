@@ -18,8 +18,14 @@ pub(crate) struct Report<'a> {
     /// so that explaining a verdict cannot change it.
     own: Generation,
     topology: Topology,
-    slots: Option<u32>,
+    /// Whether no slot was seen yet.
+    first: bool,
 }
+
+/// Above the slots, whose columns have the widths of [`Report::mark`].
+const HEADING: &str = "\n
+slot  age, ms   format  pid       consumers   jobs  phase       generation
+^F";
 
 impl<'a> Report<'a> {
     pub(crate) fn new(
@@ -34,193 +40,155 @@ impl<'a> Report<'a> {
         let own = evidence.held().clone();
         let topology =
             classify(pid1, &own, settings.format.value, settings.strict.value, evidence.missing());
-        Self { out, json, own, topology, slots: None }
+        Self { out, json, own, topology, first: true }
     }
 
-    fn text(&mut self, text: &str) {
-        self.out.put(text.as_bytes());
-    }
-
-    /// For people a line that begins with `label`, for programs a member `name`.
-    fn line(&mut self, label: &str, name: &str, value: &dyn Words, quoted: bool) {
-        if self.json {
-            return self.member(name, value, quoted);
-        }
-        self.text("\n");
-        self.column(12, &label);
-        value.say(self.out);
-    }
-
-    fn setting(
-        &mut self,
-        label: &str,
-        names: [&str; 2],
-        value: &dyn Words,
-        from: Source,
-        quoted: bool,
-    ) {
-        let from = match from {
-            Source::Default => "default",
-            Source::Environment(name) => name,
-            Source::Flag => "flag",
-        };
-        self.line(label, names[0], value, quoted);
-        if self.json {
-            return self.member(names[1], &from, true);
-        }
-        self.text(" (");
-        self.text(from);
-        self.text(")");
-    }
-
-    /// For people a cell of the slots' table, for programs a member.
-    fn cell(&mut self, width: usize, name: &str, value: &dyn Words, quoted: bool) {
-        if self.json {
-            return self.member(name, value, quoted);
-        }
-        self.column(width, value)
-    }
-
-    fn member(&mut self, name: &str, value: &dyn Words, quoted: bool) {
-        let quote = if quoted { "\"" } else { "" };
-        for text in [",\"", name, "\":", quote] {
-            self.text(text);
-        }
-        value.say(&mut Escaped(self.out));
-        self.text(quote);
-    }
-
-    fn column(&mut self, width: usize, value: &dyn Words) {
-        let mut counted = Counted(self.out, 0);
-        value.say(&mut counted);
-        counted.put(b" ");
-        for _ in counted.1..width {
-            self.text(" ");
+    /// Says `parts` in one of two texts: `table` for people, `members` for programs. In both, a `%`
+    /// stands for the next part. In `table`, `^` and a letter stand for it as a column, as wide as
+    /// the letter's place in the alphabet; `@` is none, `h` is 40.
+    #[inline(never)]
+    fn say(&mut self, table: &str, members: &str, parts: &[&dyn Words]) {
+        let mut text = if self.json { members } else { table }.as_bytes();
+        let mut parts = parts.iter();
+        while let [byte, rest @ ..] = text {
+            text = rest;
+            let mark = matches!(byte, b'%' | b'^');
+            match (if mark { parts.next() } else { None }, rest) {
+                (None, _) => self.out.put(&[*byte]),
+                (Some(part), [width, rest @ ..]) if *byte == b'^' => {
+                    text = rest;
+                    let mut counted = Counted(self.out, 0);
+                    part.say(&mut counted);
+                    counted.put(b" ");
+                    for _ in counted.1..usize::from(width.wrapping_sub(b'@')) {
+                        self.out.put(b" ");
+                    }
+                }
+                (Some(part), _) if self.json => part.say(&mut Escaped(self.out)),
+                (Some(part), _) => part.say(self.out),
+            }
         }
     }
 
     pub(crate) fn settings(&mut self, settings: &Settings<'_>) {
-        // The opening brace needs a first member, so that every other can begin with a comma.
-        self.text(if self.json { "{\"version\":\"" } else { "tickmark-probe " });
-        self.text(env!("CARGO_PKG_VERSION"));
-        if self.json {
-            self.text("\"");
-        }
         let (dir, max_age) = (&settings.dir, &settings.max_age);
         let (strict, format) = (&settings.strict, &settings.format);
-        self.setting(
-            "directory",
-            ["dir", "dir_from"],
-            &Shown(dir.value.to_bytes()),
-            dir.source,
-            true,
-        );
-        let seconds = max_age.value.as_secs();
-        self.setting("max age, s", ["max_age_s", "max_age_from"], &seconds, max_age.source, false);
-        self.setting(
-            "format",
-            ["format", "format_from"],
-            &encoding(format.value),
-            format.source,
-            true,
-        );
-        let strictness = if strict.value { "strict" } else { "auto" };
-        self.setting("topology", ["topology", "topology_from"], &strictness, strict.source, true);
         let Topology { state, detail, .. } = self.topology;
-        self.line("  found", "topology_state", &state, true);
+        self.say(
+            concat!(
+                "tickmark-probe ",
+                env!("CARGO_PKG_VERSION"),
+                "\ndirectory   % (%)",
+                "\nmax age, s  % (%)",
+                "\nformat      % (%)",
+                "\ntopology    % (%)",
+                "\n  found     %",
+            ),
+            concat!(
+                r#"{"version":""#,
+                env!("CARGO_PKG_VERSION"),
+                r#"","dir":"%","dir_from":"%""#,
+                r#","max_age_s":%,"max_age_from":"%""#,
+                r#","format":"%","format_from":"%""#,
+                r#","topology":"%","topology_from":"%""#,
+                r#","topology_state":"%""#,
+            ),
+            &[
+                &Shown(dir.value.to_bytes()),
+                &from(dir.source),
+                &max_age.value.as_secs(),
+                &from(max_age.source),
+                &encoding(format.value),
+                &from(format.source),
+                &if strict.value { "strict" } else { "auto" },
+                &from(strict.source),
+                &state,
+            ],
+        );
         if self.json || !matches!(detail, Detail::None) {
-            self.line("  because", "topology_detail", &detail, true);
+            self.say("\n  because   %", r#","topology_detail":"%""#, &[&detail]);
         }
     }
 
     pub(crate) fn seen(&mut self, seen: &Seen<'_>) {
         match seen {
             Seen::Header { unsafe_published, expected, generation } => {
-                self.line("unsafe mark", "topology_unsafe_published", unsafe_published, false);
-                let (expected, quoted): (&dyn Words, bool) = match expected {
-                    Read::Absent => (&"null", false),
-                    Read::Failed(fault) => (fault, true),
-                    Read::Found(found) => (&found.record.processes, false),
+                let (expected, members): (&dyn Words, _) = match expected {
+                    Read::Absent => (&"null", r#","topology_unsafe_published":%,"expected":%"#),
+                    Read::Failed(fault) => {
+                        (fault, r#","topology_unsafe_published":%,"expected":"%""#)
+                    }
+                    Read::Found(found) => (
+                        &found.record.processes,
+                        r#","topology_unsafe_published":%,"expected":%"#,
+                    ),
                 };
-                self.line("expected", "expected", expected, quoted);
+                self.say(
+                    "\nunsafe mark %\nexpected    %",
+                    members,
+                    &[unsafe_published, expected],
+                );
                 let compared;
-                let (generation, quoted): (&dyn Words, bool) = match generation {
-                    Read::Absent => (&"null", false),
-                    Read::Failed(fault) => (fault, true),
+                let (generation, members): (&dyn Words, _) = match generation {
+                    Read::Absent => (&"null", r#","generation":%,"slots":["#),
+                    Read::Failed(fault) => (fault, r#","generation":"%","slots":["#),
                     Read::Found(found) => {
                         compared = self.compared(Some(&found.record));
-                        (&compared, true)
+                        (&compared, r#","generation":"%","slots":["#)
                     }
                 };
-                self.line("generation", "generation", generation, quoted);
-                self.slots = Some(0);
-                if self.json {
-                    self.text(",\"slots\":[");
-                }
+                self.say("\ngeneration  %", members, &[generation]);
             }
             Seen::Slot { slot, observation, problem } => {
-                if self.slots == Some(0) && !self.json {
-                    self.text(
-                        "\n\nslot  age, ms   format  pid       consumers   jobs  phase       generation",
-                    );
-                }
-                let separator = match (self.json, self.slots) {
-                    (false, _) => "\n",
-                    (true, Some(0)) => "{\"slot\":",
-                    (true, _) => ",{\"slot\":",
+                let (table, members) = if self.first {
+                    (HEADING, r#"{"slot":%"#)
+                } else {
+                    ("\n^F", r#",{"slot":%"#)
                 };
-                self.slots = Some(1);
-                self.text(separator);
-                self.column(6, &slot.get());
+                self.first = false;
+                self.say(table, members, &[&slot.get()]);
                 if let Read::Found(mark) = &observation.mark {
-                    let age = age_ns(observation) / 1_000_000;
-                    self.cell(10, "age_ms", &age, false);
-                    self.mark(mark);
+                    self.mark(mark, age_ns(observation) / 1_000_000);
                 }
                 if let Some(problem) = problem {
-                    self.cell(0, "problem", problem, true);
+                    self.say("^@", r#","problem":"%""#, &[problem]);
                 }
-                self.text(if self.json { "}" } else { "" })
+                self.say("", "}", &[]);
             }
         }
     }
 
-    fn mark(&mut self, mark: &AnyMark) {
-        let compared = self.compared(mark.generation());
-        self.cell(8, "format", &encoding(mark.encoding()), true);
+    fn mark(&mut self, mark: &AnyMark, age_ms: u64) {
+        let format = encoding(mark.encoding());
+        self.say("^J^H", r#","age_ms":%,"format":"%""#, &[&age_ms, &format]);
         match mark {
-            AnyMark::Text(mark) => {
-                self.cell(40, "pid", &mark.pid, false);
-            }
+            AnyMark::Text(mark) => self.say("^h", r#","pid":%"#, &[&mark.pid]),
             AnyMark::Binary(mark) => {
-                self.cell(10, "pid", &mark.pid, false);
-                self.cell(2, "consumers", &mark.consumers_subscribed, false);
-                if !self.json {
-                    self.text("of ");
-                }
-                self.cell(7, "consumers_expected", &mark.consumers_expected, false);
-                self.cell(6, "jobs", &mark.jobs_in_flight, false);
+                self.say(
+                    "^J^Bof ^G^F",
+                    r#","pid":%,"consumers":%,"consumers_expected":%,"jobs":%"#,
+                    &[
+                        &mark.pid,
+                        &mark.consumers_subscribed,
+                        &mark.consumers_expected,
+                        &mark.jobs_in_flight,
+                    ],
+                );
                 if mark.jobs_in_flight > 0 {
-                    if !self.json {
-                        self.text("oldest ms: ");
-                    }
-                    self.cell(0, "oldest_job_ms", &mark.oldest_job_ms, false);
+                    self.say("oldest ms: ^@", r#","oldest_job_ms":%"#, &[&mark.oldest_job_ms]);
                 }
                 let (phase, left) = match mark.phase {
                     Phase::Running => ("running", None),
                     Phase::Recovering => ("recovering", None),
                     Phase::Draining { left_ms } => ("draining", Some(left_ms)),
                 };
-                self.cell(12, "phase", &phase, true);
+                self.say("^L", r#","phase":"%""#, &[&phase]);
                 if let Some(left) = left {
-                    if !self.json {
-                        self.text("ms left: ");
-                    }
-                    self.cell(0, "grace_left_ms", &left, false);
+                    self.say("ms left: ^@", r#","grace_left_ms":%"#, &[&left]);
                 }
             }
         }
-        self.cell(0, "generation", &compared, true)
+        self.say("^@", r#","generation":"%""#, &[&self.compared(mark.generation())]);
     }
 
     /// How a record's generation compares with this process's.
@@ -229,15 +197,19 @@ impl<'a> Report<'a> {
     }
 
     pub(crate) fn verdict(&mut self, verdict: &Verdict, dir: &[u8]) {
-        let healthy = verdict.is_healthy();
-        if self.json {
-            self.text(if self.slots.is_some() { "]" } else { "" });
-        } else {
-            self.text("\n");
-        }
-        self.line("healthy", "healthy", &healthy, false);
-        self.line("verdict", "verdict", &verdict.line(dir), true);
-        self.text(if self.json { "}\n" } else { "\n" })
+        self.say(
+            "\n\nhealthy     %\nverdict     %\n",
+            "],\"healthy\":%,\"verdict\":\"%\"}\n",
+            &[&verdict.is_healthy(), &verdict.line(dir)],
+        );
+    }
+}
+
+fn from(source: Source) -> &'static str {
+    match source {
+        Source::Default => "default",
+        Source::Environment(name) => name,
+        Source::Flag => "flag",
     }
 }
 

@@ -9,9 +9,19 @@ use crate::words::{Sink, Words, display};
 
 /// A random token that the activator gives each launch (`TICKMARK_LAUNCH`): 1 to 64 bytes of
 /// graphic ASCII.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Vec<u8, 64>")]
-pub struct LaunchToken(Vec<u8, 64>);
+pub struct LaunchToken {
+    length: u8,
+    /// Zeroes after the token. Not a `Vec`, whose copies and comparisons go byte by byte.
+    bytes: [u8; 64],
+}
+
+impl Serialize for LaunchToken {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.token())
+    }
+}
 
 impl TryFrom<Vec<u8, 64>> for LaunchToken {
     type Error = OutOfRange;
@@ -25,17 +35,28 @@ impl LaunchToken {
     /// `None` for an empty or longer token, and for bytes outside graphic ASCII.
     #[must_use]
     pub fn new(token: &[u8]) -> Option<LaunchToken> {
-        if token.is_empty() || !token.iter().all(u8::is_ascii_graphic) {
+        let mut bytes = [0; 64];
+        if token.is_empty() || token.len() > bytes.len() {
             return None;
         }
-        Vec::from_slice(token).ok().map(LaunchToken)
+        for (place, byte) in bytes.iter_mut().zip(token) {
+            if !byte.is_ascii_graphic() {
+                return None;
+            }
+            *place = *byte;
+        }
+        Some(LaunchToken { length: token.len() as u8, bytes })
+    }
+
+    fn token(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.length)).unwrap_or_default()
     }
 
     /// The token.
     #[must_use]
     pub fn as_str(&self) -> &str {
         // Graphic ASCII by construction.
-        core::str::from_utf8(&self.0).unwrap_or_default()
+        core::str::from_utf8(self.token()).unwrap_or_default()
     }
 }
 
