@@ -34,7 +34,7 @@ impl<'a> Report<'a> {
         settings: &Settings<'_>,
         dispose: &mut dyn FnMut(OwnedFd),
     ) -> Self {
-        let mut evidence = Evidence::new(settings.launch.clone(), dispose);
+        let mut evidence = Evidence::new(settings.launch, dispose);
         evidence.read_all();
         let pid1 = evidence.pid1();
         let own = evidence.held().clone();
@@ -205,6 +205,7 @@ impl<'a> Report<'a> {
     }
 }
 
+#[inline(never)]
 fn from(source: Source) -> &'static str {
     match source {
         Source::Default => "default",
@@ -232,6 +233,7 @@ impl Words for Compared {
 }
 
 /// As `TICKMARK_FORMAT` names it.
+#[inline(never)]
 fn encoding(encoding: Encoding) -> &'static str {
     match encoding {
         Encoding::Binary => "binary",

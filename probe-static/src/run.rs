@@ -75,7 +75,7 @@ fn judge(mode: Mode, settings: &Settings<'_>, clocks: Clocks, stdout: &mut dyn S
     let dispose = &mut |fd| closing.take(fd);
     let dir = settings.dir.value.to_bytes();
     if mode == Mode::Verdict {
-        let mut evidence = Evidence::new(settings.launch.clone(), dispose);
+        let mut evidence = Evidence::new(settings.launch, dispose);
         let verdict = observe::judge_with(settings, &mut evidence, clocks, &mut |_| {});
         verdict.line(dir).say(stdout);
         stdout.put(b"\n");
@@ -83,7 +83,7 @@ fn judge(mode: Mode, settings: &Settings<'_>, clocks: Clocks, stdout: &mut dyn S
     }
     let mut report = Report::new(stdout, mode == Mode::Json, settings, dispose);
     report.settings(settings);
-    let mut evidence = Evidence::new(settings.launch.clone(), dispose);
+    let mut evidence = Evidence::new(settings.launch, dispose);
     let verdict =
         observe::judge_with(settings, &mut evidence, clocks, &mut |seen| report.seen(&seen));
     report.verdict(&verdict, dir);

@@ -6,24 +6,22 @@ tickmark-probe: is this container's queue worker working?
 
 usage: tickmark-probe [FLAG]...
 
-Reads the marks that the worker leaves, prints one line and exits
+Reads the worker's marks, prints one line and exits
 0 healthy, 1 not healthy, 2 wrong usage. It writes nothing.
 
   --dir DIR          where the marks are
   --max-age SECONDS  a mark older than this is stale
   --timeout SECONDS  end by SIGALRM if the file system hangs [3]
-  --explain          a table: each slot, the evidence, the settings
+  --explain          a table: slots, evidence, settings
   --json             the same for programs
   --version, --help
 
-Set the worker and the probe alike in the container's environment:
+In the environment, for worker and probe alike:
   TICKMARK_DIR       [/opt/app/tmp/health]
   TICKMARK_MAX_AGE   [45]
   TICKMARK_TOPOLOGY  auto or strict [auto]
 
-Kubernetes:
   livenessProbe: {exec: {command: [/tickmark-probe]}, periodSeconds: 10}
-By hand:
   kubectl exec POD -- /tickmark-probe --explain
 ";
 

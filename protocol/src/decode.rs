@@ -14,8 +14,8 @@ pub(crate) struct Body<'a> {
 
 /// A record that can be read from a body.
 pub(crate) trait Decode: Sized {
-    /// What the fields are read into.
-    const BLANK: Self;
+    /// What the fields are read into. Not a constant, which would lie whole in the probe.
+    fn blank() -> Self;
 
     /// Reads every field in wire order.
     fn fill(&mut self, body: &mut Body<'_>);
@@ -23,10 +23,15 @@ pub(crate) trait Decode: Sized {
 
 /// Reads a record; what follows it is padding, or fields of a later writer.
 pub(crate) fn read<T: Decode>(body: &[u8]) -> Result<T, DecodeError> {
-    let mut record = T::BLANK;
+    let mut record = T::blank();
+    if fill(&mut record, body) { Ok(record) } else { Err(DecodeError::Damaged(Damage::Body)) }
+}
+
+/// As [`read`], in place; whether every field could be read.
+pub(crate) fn fill<T: Decode>(record: &mut T, body: &[u8]) -> bool {
     let mut body = Body { rest: body, failed: false };
     record.fill(&mut body);
-    if body.failed { Err(DecodeError::Damaged(Damage::Body)) } else { Ok(record) }
+    !body.failed
 }
 
 impl<'a> Body<'a> {
@@ -106,7 +111,9 @@ impl<'a> Body<'a> {
 }
 
 impl Decode for Expected {
-    const BLANK: Expected = Expected { processes: 0 };
+    fn blank() -> Expected {
+        Expected { processes: 0 }
+    }
 
     fn fill(&mut self, body: &mut Body<'_>) {
         self.processes = body.u32();
@@ -114,7 +121,9 @@ impl Decode for Expected {
 }
 
 impl Decode for Generation {
-    const BLANK: Generation = Generation::EMPTY;
+    fn blank() -> Generation {
+        Generation::empty()
+    }
 
     #[inline(never)]
     fn fill(&mut self, body: &mut Body<'_>) {
@@ -137,21 +146,23 @@ impl Decode for Generation {
 }
 
 impl Decode for Mark {
-    const BLANK: Mark = Mark {
-        slot: 0,
-        pid: 0,
-        sequence: 0,
-        wall_ms: 0,
-        monotonic_ns: 0,
-        tick_ms: 0,
-        phase: Phase::Running,
-        consumers_subscribed: 0,
-        consumers_expected: 0,
-        jobs_in_flight: 0,
-        oldest_job_ms: 0,
-        time_namespace: 0,
-        generation: None,
-    };
+    fn blank() -> Mark {
+        Mark {
+            slot: 0,
+            pid: 0,
+            sequence: 0,
+            wall_ms: 0,
+            monotonic_ns: 0,
+            tick_ms: 0,
+            phase: Phase::Running,
+            consumers_subscribed: 0,
+            consumers_expected: 0,
+            jobs_in_flight: 0,
+            oldest_job_ms: 0,
+            time_namespace: 0,
+            generation: None,
+        }
+    }
 
     fn fill(&mut self, body: &mut Body<'_>) {
         self.slot = body.u32();
@@ -172,7 +183,7 @@ impl Decode for Mark {
         self.oldest_job_ms = body.u64();
         self.time_namespace = body.u64();
         if body.is_some() {
-            self.generation.insert(Generation::BLANK).fill(body);
+            self.generation.insert(Generation::empty()).fill(body);
         }
     }
 }

@@ -96,21 +96,46 @@ impl MarkFile {
     /// # Errors
     /// As [`Record::decode`]; also damaged where the mark names another slot than its file.
     pub fn decode(slot: Slot, bytes: &[u8]) -> Result<AnyMark, DecodeError> {
-        if envelope::is_binary(bytes) {
-            let mark: Mark = decode::read(envelope::body(MARK_KIND, bytes)?)?;
-            if mark.slot != slot.get() {
-                return Err(DecodeError::Damaged(Damage::Body));
-            }
-            return Ok(AnyMark::Binary(mark));
+        let mut mark = AnyMark::blank();
+        MarkFile::decode_into(slot, bytes, &mut mark)?;
+        Ok(mark)
+    }
+
+    /// As [`MarkFile::decode`], in place: a mark is large, and each copy of it is code. After an
+    /// error `mark` says nothing.
+    ///
+    /// # Errors
+    /// As [`MarkFile::decode`].
+    pub fn decode_into(slot: Slot, bytes: &[u8], mark: &mut AnyMark) -> Result<(), DecodeError> {
+        let (written, damage) = if envelope::is_binary(bytes) {
+            let body = envelope::body(MARK_KIND, bytes)?;
+            *mark = AnyMark::blank();
+            let written = match mark {
+                AnyMark::Binary(mark) => decode::fill(mark, body).then_some(mark.slot),
+                AnyMark::Text(_) => None,
+            };
+            (written, Damage::Body)
+        } else {
+            let mut line = TextMark::BLANK;
+            let written = text::parse_mark(bytes, &mut line).map(|()| line.slot);
+            *mark = AnyMark::Text(line);
+            (written, Damage::Text)
+        };
+        if written == Some(slot.get()) {
+            return Ok(());
         }
-        match text::parse_mark(bytes) {
-            Some(mark) if mark.slot == slot.get() => Ok(AnyMark::Text(mark)),
-            _ => Err(DecodeError::Damaged(Damage::Text)),
-        }
+        Err(DecodeError::Damaged(damage))
     }
 }
 
 impl AnyMark {
+    /// A mark that says nothing yet, to be read into.
+    #[inline(never)]
+    #[must_use]
+    pub fn blank() -> AnyMark {
+        AnyMark::Binary(<Mark as decode::Decode>::blank())
+    }
+
     /// The generation the mark names, if it names one.
     #[must_use]
     pub fn generation(&self) -> Option<&Generation> {

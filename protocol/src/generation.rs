@@ -9,7 +9,7 @@ use crate::words::{Sink, Words, display};
 
 /// A random token that the activator gives each launch (`TICKMARK_LAUNCH`): 1 to 64 bytes of
 /// graphic ASCII.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Vec<u8, 64>")]
 pub struct LaunchToken {
     length: u8,
@@ -98,7 +98,7 @@ impl Words for Evidence {
 /// small, and not monotonic.
 ///
 /// The order of the fields is the wire format (`FORMAT.md`).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
     /// `/proc/sys/kernel/random/boot_id` as 16 bytes.
     pub boot_id: Option<[u8; 16]>,
@@ -140,17 +140,38 @@ impl Relation {
     }
 }
 
+/// Not derived, which would ask of each field whether it is there.
+impl Clone for Generation {
+    #[inline(never)]
+    fn clone(&self) -> Generation {
+        let Generation {
+            boot_id,
+            launch,
+            mount_namespace_id,
+            root_mount_id,
+            cgroup_id,
+            mount_namespace_inode,
+            pid1_start_time,
+        } = *self;
+        Generation {
+            boot_id,
+            launch,
+            mount_namespace_id,
+            root_mount_id,
+            cgroup_id,
+            mount_namespace_inode,
+            pid1_start_time,
+        }
+    }
+}
+
 impl Generation {
-    /// Nothing.
-    pub(crate) const EMPTY: Generation = Generation {
-        boot_id: None,
-        launch: None,
-        mount_namespace_id: None,
-        root_mount_id: None,
-        cgroup_id: None,
-        mount_namespace_inode: None,
-        pid1_start_time: None,
-    };
+    /// Nothing, set in one place.
+    #[inline(never)]
+    #[must_use]
+    pub fn empty() -> Generation {
+        Generation::default()
+    }
 
     /// The kernel's ids that never repeat within a boot, strongest first: of the mount namespace, of
     /// the root mount, of the cgroup.

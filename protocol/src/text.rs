@@ -23,6 +23,11 @@ pub struct TextMark {
     pub generation: Option<Generation>,
 }
 
+impl TextMark {
+    /// What a line is read into.
+    pub(crate) const BLANK: TextMark = TextMark { wall_s: 0, pid: 0, slot: 0, generation: None };
+}
+
 /// `expected`: the number alone, without a line end.
 #[must_use]
 pub fn encode_expected(expected: &Expected) -> String<TEXT_MAX> {
@@ -87,16 +92,22 @@ pub(crate) fn parse_expected(bytes: &[u8]) -> Option<Expected> {
     (!digits.is_empty()).then_some(Expected { processes: if negative { 0 } else { processes } })
 }
 
-pub(crate) fn parse_generation(bytes: &[u8]) -> Option<Generation> {
+#[inline(never)]
+fn parse_formula(bytes: &[u8]) -> Option<(u64, u64)> {
     let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let rest = bytes.strip_prefix(b"mnt:[")?;
     let (inode, rest) = rest.split_at_checked(rest.iter().position(|&b| b == b']')?)?;
     let inode = decimal(inode)?;
     let start = decimal(rest.strip_prefix(b"]:")?)?;
+    Some((inode, start))
+}
+
+pub(crate) fn parse_generation(bytes: &[u8]) -> Option<Generation> {
+    let (inode, start) = parse_formula(bytes)?;
     Some(Generation {
         mount_namespace_inode: Some(inode),
         pid1_start_time: Some(start),
-        ..Generation::default()
+        ..Generation::empty()
     })
 }
 
@@ -108,31 +119,33 @@ pub(crate) fn parse_unsafe(bytes: &[u8]) -> Option<TopologyUnsafe> {
 
 /// `2026-11-29T18:00:00Z pid=7 slot=0[ generation=mnt:[…]:…]\n`. The line end is required: it
 /// is the only sign that the line is whole.
-pub(crate) fn parse_mark(bytes: &[u8]) -> Option<TextMark> {
+pub(crate) fn parse_mark(bytes: &[u8], mark: &mut TextMark) -> Option<()> {
     let line = bytes.strip_suffix(b"\n")?;
     let (time, line) = line.split_at_checked(20)?;
-    let wall_s = parse_time(time)?;
-    let (pid, line) = number_after(line, b" pid=")?;
-    let (slot, line) = number_after(line, b" slot=")?;
-    let generation = if line.is_empty() {
-        None
-    } else {
+    mark.wall_s = parse_time(time)?;
+    let line = number_after(line, b" pid=", &mut mark.pid)?;
+    let line = number_after(line, b" slot=", &mut mark.slot)?;
+    if !line.is_empty() {
         let generation = line.strip_prefix(b" generation=")?;
         // A generation of its own file may end its line; here the line has ended.
         if generation.ends_with(b"\n") {
             return None;
         }
-        Some(parse_generation(generation)?)
-    };
-    Some(TextMark { wall_s, pid, slot, generation })
+        let (inode, start) = parse_formula(generation)?;
+        let generation = mark.generation.insert(Generation::empty());
+        generation.mount_namespace_inode = Some(inode);
+        generation.pid1_start_time = Some(start);
+    }
+    Some(())
 }
 
-/// The number behind `label`, and what follows it.
-fn number_after<'a>(line: &'a [u8], label: &[u8]) -> Option<(u32, &'a [u8])> {
+/// Reads the number behind `label`, and gives what follows it.
+fn number_after<'a>(line: &'a [u8], label: &[u8], number: &mut u32) -> Option<&'a [u8]> {
     let rest = line.strip_prefix(label)?;
     let end = rest.iter().position(|&b| b == b' ').unwrap_or(rest.len());
     let (digits, rest) = rest.split_at_checked(end)?;
-    Some((u32::try_from(decimal(digits)?).ok()?, rest))
+    *number = u32::try_from(decimal(digits)?).ok()?;
+    Some(rest)
 }
 
 /// Digits alone: no sign, no separators, no overflow.

@@ -148,16 +148,14 @@ impl Directory {
 
     /// Reads a slot's mark, again where it is damaged.
     pub fn read_mark(&self, slot: Slot, dispose: &mut dyn FnMut(OwnedFd)) -> MarkRead {
-        let mut mark = Read::Absent;
-        let mut decode = |bytes: &[u8]| {
-            mark = Read::Found(MarkFile::decode(slot, bytes)?);
-            Ok(())
-        };
+        let mut mark = AnyMark::blank();
+        let mut decode = |bytes: &[u8]| MarkFile::decode_into(slot, bytes, &mut mark);
         let (fault, mtime_ns) = self.read_decoded(FileName::Mark(slot), &mut decode, dispose);
-        match fault {
-            None | Some(Fault::Errno(Errno::NOT_FOUND)) => {}
-            Some(fault) => mark = Read::Failed(fault),
-        }
+        let mark = match fault {
+            None => Read::Found(mark),
+            Some(Fault::Errno(Errno::NOT_FOUND)) => Read::Absent,
+            Some(fault) => Read::Failed(fault),
+        };
         MarkRead { mark, mtime_ns }
     }
 

@@ -40,7 +40,7 @@ pub enum Seen<'a> {
 /// Judges the directory that `settings` names. Reads only as much evidence as the records at
 /// hand can be compared with.
 pub fn judge(settings: &Settings<'_>, dispose: Dispose<'_>) -> Verdict {
-    let mut evidence = Evidence::new(settings.launch.clone(), dispose);
+    let mut evidence = Evidence::new(settings.launch, dispose);
     judge_with(settings, &mut evidence, Clocks::SYSTEM, &mut |_| {})
 }
 

@@ -127,7 +127,7 @@ impl<'d> Evidence<'d> {
     #[must_use]
     pub fn new(launch: Option<LaunchToken>, dispose: Dispose<'d>) -> Evidence<'d> {
         let launch = launch.filter(|_| visible(Piece::Launch).is_ok());
-        let held = Generation { launch, ..Generation::default() };
+        let held = Generation { launch, ..Generation::empty() };
         Evidence { dispose, asked: 0, pid1: None, missing: Detail::None, held }
     }
 
