@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
+use crate::inherited;
 use crate::marks::Marks;
 use crate::site::Site;
 
@@ -38,7 +39,9 @@ impl Call {
 pub(crate) fn healthy(site: &Site, slots: u32) -> Vec<Call> {
     let marks = Marks::healthy(site, slots);
     let log = site.fresh("trace".as_ref());
-    let output = Command::new("strace")
+    let mut command = Command::new("strace");
+    inherited::only_standard_streams(&mut command);
+    let output = command
         .args(["-f", "-o"])
         .arg(&log)
         .arg(site.program())
