@@ -5,43 +5,66 @@ use rustix::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
 
 use crate::kernel;
 
-/// Descriptors held back at most; a worker of more slots is closed in several runs.
+/// Descriptors in one run at most; a worker of more slots is closed in several runs.
 const HELD: RawFd = 64;
 
 /// `close_range(2)`, since Linux 5.9, has this number on every architecture.
 const SYS_CLOSE_RANGE: usize = 436;
 
-/// A run of descriptors that are no longer needed and not yet closed: `first`, `first + 1` and so on.
-/// What is opened in a row is in a row, and what does not fit closes the run before it.
+/// Gaps between runs at most: a descriptor that was inherited makes one.
+const RUNS: usize = 4;
+
+/// Descriptors that are no longer needed and not yet closed.
 #[derive(Debug, Default)]
 pub struct Closing {
+    runs: [Run; RUNS],
+}
+
+/// `first`, `first + 1` and so on: what is opened in a row is in a row.
+#[derive(Debug, Default)]
+struct Run {
     first: RawFd,
-    run: RawFd,
+    length: RawFd,
 }
 
 impl Closing {
     /// Takes `fd`; it is closed with its neighbours, at the latest when this is dropped.
     pub fn take(&mut self, fd: OwnedFd) {
-        // Owned by the run from here on.
+        // Owned by a run from here on.
         let fd = fd.into_raw_fd();
-        if self.run == 0 || self.run == HELD || (fd != self.first + self.run && fd != self.first - 1)
-        {
+        loop {
+            for run in &mut self.runs {
+                if run.length == 0 {
+                    run.first = fd;
+                }
+                if run.length < HELD && (fd == run.first + run.length || fd == run.first - 1) {
+                    run.first = run.first.min(fd);
+                    run.length += 1;
+                    return;
+                }
+            }
             self.close_all();
-            self.first = fd;
         }
-        self.first = self.first.min(fd);
-        self.run += 1;
     }
 
     fn close_all(&mut self) {
-        if self.run > 1 && close_run(self.first, self.run) {
-            self.run = 0;
+        for run in &mut self.runs {
+            run.close();
         }
-        while self.run > 0 {
-            self.run -= 1;
+    }
+}
+
+impl Run {
+    #[inline(never)]
+    fn close(&mut self) {
+        if self.length > 1 && close_run(self.first, self.length) {
+            self.length = 0;
+        }
+        while self.length > 0 {
+            self.length -= 1;
             // SAFETY: the run owns each of its descriptors, and this one has just left it.
             #[allow(unsafe_code)]
-            drop(unsafe { OwnedFd::from_raw_fd(self.first + self.run) });
+            drop(unsafe { OwnedFd::from_raw_fd(self.first + self.length) });
         }
     }
 }
