@@ -112,7 +112,8 @@ pub fn parse<'a>(
     let mut parsed = Arguments { dir: None, max_age: None, timeout: TIMEOUT, mode: Mode::Verdict };
     while let Some(whole) = arguments.next() {
         let (argument, attached) = split(whole);
-        let mut error = UsageError { argument, value: b"", problem: Problem::Unknown, expected: "" };
+        let mut error =
+            UsageError { argument, value: b"", problem: Problem::Unknown, expected: "" };
         let Some((_, flag)) = FLAGS.iter().find(|(name, _)| name.as_bytes() == argument) else {
             return Err(error);
         };

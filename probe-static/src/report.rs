@@ -118,16 +118,11 @@ impl<'a> Report<'a> {
                     Read::Failed(fault) => {
                         (fault, r#","topology_unsafe_published":%,"expected":"%""#)
                     }
-                    Read::Found(found) => (
-                        &found.record.processes,
-                        r#","topology_unsafe_published":%,"expected":%"#,
-                    ),
+                    Read::Found(found) => {
+                        (&found.record.processes, r#","topology_unsafe_published":%,"expected":%"#)
+                    }
                 };
-                self.say(
-                    "\nunsafe mark %\nexpected    %",
-                    members,
-                    &[unsafe_published, expected],
-                );
+                self.say("\nunsafe mark %\nexpected    %", members, &[unsafe_published, expected]);
                 let compared;
                 let (generation, members): (&dyn Words, _) = match generation {
                     Read::Absent => (&"null", r#","generation":%,"slots":["#),
@@ -140,11 +135,8 @@ impl<'a> Report<'a> {
                 self.say("\ngeneration  %", members, &[generation]);
             }
             Seen::Slot { slot, observation, problem } => {
-                let (table, members) = if self.first {
-                    (HEADING, r#"{"slot":%"#)
-                } else {
-                    ("\n^F", r#",{"slot":%"#)
-                };
+                let (table, members) =
+                    if self.first { (HEADING, r#"{"slot":%"#) } else { ("\n^F", r#",{"slot":%"#) };
                 self.first = false;
                 self.say(table, members, &[&slot.get()]);
                 if let Read::Found(mark) = &observation.mark {

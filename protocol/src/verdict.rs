@@ -223,7 +223,7 @@ impl Words for VerdictLine<'_> {
         match self.verdict {
             Verdict::Healthy(count) => {
                 say_with("% process(es) healthy", &[&count.get()], sink);
-            },
+            }
             Verdict::UnsafeTopology => UNSUPPORTED_TOPOLOGY.say(sink),
             Verdict::NotStarted => say_with(
                 "no %/expected: worker has not started yet (is tickmark started before the consumers?)",

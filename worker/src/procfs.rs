@@ -3,7 +3,10 @@
 //! `tickmark_protocol`.
 //!
 //! Measured in real containers: `docs/DESIGN.md` has the tables.
-#![allow(unsafe_code, reason = "two ioctl operation codes that rustix does not define; paths as text")]
+#![allow(
+    unsafe_code,
+    reason = "two ioctl operation codes that rustix does not define; paths as text"
+)]
 
 use core::ffi::CStr;
 
