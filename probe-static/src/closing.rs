@@ -47,7 +47,8 @@ impl Closing {
         }
     }
 
-    fn close_all(&mut self) {
+    /// Closes what is held.
+    pub fn close_all(&mut self) {
         for run in &mut self.runs {
             run.close();
         }

@@ -1,9 +1,8 @@
 //! `--explain` and `--json`: the verdict and what it rests on, as a table for people or as one line of
 //! JSON. One walk writes both, so that neither says what the other does not, and both fit.
 
-use rustix::fd::OwnedFd;
 use tickmark::observe::{Seen, age_ns};
-use tickmark::procfs::Evidence;
+use tickmark::procfs::{Dispose, Evidence};
 use tickmark::settings::{Settings, Source};
 use tickmark_protocol::{
     AnyMark, Detail, Encoding, Generation, Phase, Read, Relation, Shown, Sink, Topology, Verdict,
@@ -32,7 +31,7 @@ impl<'a> Report<'a> {
         out: &'a mut dyn Sink,
         json: bool,
         settings: &Settings<'_>,
-        dispose: &mut dyn FnMut(OwnedFd),
+        dispose: Dispose<'_>,
     ) -> Self {
         let mut evidence = Evidence::new(settings.launch, dispose);
         evidence.read_all();

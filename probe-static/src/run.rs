@@ -72,7 +72,10 @@ where
 
 fn judge(mode: Mode, settings: &Settings<'_>, clocks: Clocks, stdout: &mut dyn Sink) -> bool {
     let mut closing = Closing::default();
-    let dispose = &mut |fd| closing.take(fd);
+    let dispose = &mut |fd| match fd {
+        Some(fd) => closing.take(fd),
+        None => closing.close_all(),
+    };
     let dir = settings.dir.value.to_bytes();
     if mode == Mode::Verdict {
         let mut evidence = Evidence::new(settings.launch, dispose);

@@ -5,7 +5,7 @@ use core::fmt::Write;
 
 use heapless::String;
 
-use crate::{Expected, Generation, Mark, TopologyUnsafe, UNSUPPORTED_TOPOLOGY};
+use crate::{Expected, Generation, MAX_FILE_LEN, Mark, TopologyUnsafe, UNSUPPORTED_TOPOLOGY};
 
 /// Room for the longest text record.
 pub const TEXT_MAX: usize = 384;
@@ -77,6 +77,10 @@ pub fn encode_unsafe(record: &TopologyUnsafe) -> String<TEXT_MAX> {
 /// Decimal with an optional sign and white space around it. What is below zero reads as 0,
 /// what is too large for the field as its maximum: both are refused by the verdict.
 pub(crate) fn parse_expected(bytes: &[u8]) -> Option<Expected> {
+    // What follows in a longer file may be more digits.
+    if bytes.len() >= MAX_FILE_LEN {
+        return None;
+    }
     let text = bytes.trim_ascii();
     let (negative, digits) = match text {
         [sign @ (b'-' | b'+'), digits @ ..] => (*sign == b'-', digits),

@@ -16,7 +16,7 @@ use tickmark_protocol::{
     encode_expected, encode_generation, encode_mark, encode_unsafe,
 };
 
-use crate::procfs::errno;
+use crate::procfs::{Dispose, errno, open_in};
 
 /// A damaged file is read again so often: a write in place can be seen half done.
 const REREADS: usize = 2;
@@ -130,11 +130,7 @@ impl Directory {
     }
 
     /// Reads a record, again where it is damaged.
-    pub fn read<R: Record>(
-        &self,
-        name: FileName,
-        dispose: &mut dyn FnMut(OwnedFd),
-    ) -> Read<Decoded<R>> {
+    pub fn read<R: Record>(&self, name: FileName, dispose: Dispose<'_>) -> Read<Decoded<R>> {
         let mut read = Read::Absent;
         let mut decode = |bytes: &[u8]| {
             read = Read::Found(R::decode(bytes)?);
@@ -147,7 +143,7 @@ impl Directory {
     }
 
     /// Reads a slot's mark, again where it is damaged.
-    pub fn read_mark(&self, slot: Slot, dispose: &mut dyn FnMut(OwnedFd)) -> MarkRead {
+    pub fn read_mark(&self, slot: Slot, dispose: Dispose<'_>) -> MarkRead {
         let mut mark = AnyMark::blank();
         let mut decode = |bytes: &[u8]| MarkFile::decode_into(slot, bytes, &mut mark);
         let (fault, mtime_ns) = self.read_decoded(FileName::Mark(slot), &mut decode, dispose);
@@ -165,7 +161,7 @@ impl Directory {
         &self,
         name: FileName,
         decode: &mut dyn FnMut(&[u8]) -> Result<(), DecodeError>,
-        dispose: &mut dyn FnMut(OwnedFd),
+        dispose: Dispose<'_>,
     ) -> (Option<Fault>, i64) {
         let mut buffer = [0; MAX_FILE_LEN];
         let mut rereads = 0;
@@ -186,14 +182,13 @@ impl Directory {
         &self,
         name: FileName,
         buffer: &'b mut [u8; MAX_FILE_LEN],
-        dispose: &mut dyn FnMut(OwnedFd),
+        dispose: Dispose<'_>,
     ) -> Result<(&'b [u8], i64), Fault> {
-        // NONBLOCK: nothing may wait for the writer of a FIFO that was planted here.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = openat(&self.fd, name.bytes().as_c_str(), flags, Mode::empty())
-            .map_err(|error| Fault::Errno(errno(error)))?;
+        let name = name.bytes();
+        let file = open_in(self.fd.as_fd(), name.as_c_str(), OFlags::NOFOLLOW, dispose)
+            .map_err(Fault::Errno)?;
         let read = read_regular(&file, buffer);
-        dispose(file);
+        dispose(Some(file));
         read
     }
 }

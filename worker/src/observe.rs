@@ -2,7 +2,6 @@
 //! worker's self-check and the activator come through here; nothing else reads a mark to
 //! judge it.
 
-use rustix::fd::OwnedFd;
 use tickmark_protocol::{
     AnyMark, Decoded, Detail, Encoding, Errno, Expected, Fault, Fold, Generation, Now, Own, Pid1,
     Problem, Read, Slot, SlotObservation, TopologyUnsafe, Verdict, needs_time_namespace,
@@ -108,7 +107,7 @@ pub fn judge_with(
         }
     }
     if let Ok(directory) = directory {
-        (evidence.dispose())(directory.into_fd());
+        (evidence.dispose())(Some(directory.into_fd()));
     }
     fold.finish()
 }
@@ -145,7 +144,7 @@ fn own_for(settings: &Settings<'_>, evidence: &Evidence<'_>) -> Own {
 /// The record in `topology-unsafe`, for those who explain a verdict.
 pub fn published_topology(
     settings: &Settings<'_>,
-    dispose: &mut dyn FnMut(OwnedFd),
+    dispose: Dispose<'_>,
 ) -> Read<Decoded<TopologyUnsafe>> {
     match Directory::open(settings.dir.value) {
         Ok(directory) => directory.read(FileName::TopologyUnsafe, dispose),

@@ -10,7 +10,7 @@
 
 use core::ffi::CStr;
 
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, StatxFlags, openat, readlinkat_raw, statat, statfs, statx,
 };
@@ -110,8 +110,9 @@ fn visible(_piece: Piece) -> Result<(), Errno> {
 }
 
 /// What happens to a descriptor when the library is done with it: `drop` closes it at once, a
-/// process that counts its system calls may close many in one.
-pub type Dispose<'d> = &'d mut dyn FnMut(OwnedFd);
+/// process that counts its system calls may close many in one. `None` asks it to close whatever
+/// it still holds: the process has run out of descriptors.
+pub type Dispose<'d> = &'d mut dyn FnMut(Option<OwnedFd>);
 
 /// What this process can say about its container, read piece by piece.
 pub struct Evidence<'d> {
@@ -135,7 +136,7 @@ impl<'d> Evidence<'d> {
     }
 
     /// The disposer, for files that are not evidence.
-    pub(crate) fn dispose(&mut self) -> &mut dyn FnMut(OwnedFd) {
+    pub(crate) fn dispose(&mut self) -> Dispose<'_> {
         self.dispose
     }
 
@@ -316,10 +317,10 @@ pub fn time_namespace() -> u64 {
 /// Source: `include/uapi/linux/nsfs.h`, ioctl_nsfs(2).
 fn mount_namespace_id(dispose: Dispose<'_>) -> Option<u64> {
     const NS_GET_MNTNS_ID: Opcode = opcode::read::<u64>(0xb7, 5);
-    let namespace = open(OWN_NAMESPACE.0).ok()?;
+    let namespace = open(OWN_NAMESPACE.0, dispose).ok()?;
     // SAFETY: the operation writes one u64, the type given, and nothing else.
     let id = unsafe { ioctl(&namespace, Getter::<NS_GET_MNTNS_ID, u64>::new()) };
-    dispose(namespace);
+    dispose(Some(namespace));
     id.ok().filter(|&id| id != 0)
 }
 
@@ -445,7 +446,7 @@ fn compare_mounts(dispose: Dispose<'_>) -> Option<Mounts> {
 }
 
 fn mount_ids(path: &CStr, dispose: Dispose<'_>, found: &mut dyn FnMut(u64)) -> Option<()> {
-    let file = open(path).ok()?;
+    let file = open(path, dispose).ok()?;
     let mut ids = parse::MountIds::default();
     let mut buffer = [0; 1024];
     let complete = loop {
@@ -456,7 +457,7 @@ fn mount_ids(path: &CStr, dispose: Dispose<'_>, found: &mut dyn FnMut(u64)) -> O
             Err(_) => break None,
         }
     };
-    dispose(file);
+    dispose(Some(file));
     complete
 }
 
@@ -487,18 +488,38 @@ fn namespace_mounts(dispose: Dispose<'_>) -> Option<u64> {
         mnt_ns_id: u64,
     }
     const NS_MNT_GET_INFO: Opcode = opcode::read::<MntNsInfo>(0xb7, 10);
-    let namespace = open(OWN_NAMESPACE.0).ok()?;
+    let namespace = open(OWN_NAMESPACE.0, dispose).ok()?;
     // SAFETY: the operation writes one `struct mnt_ns_info`, laid out as above; its size is
     // part of the operation code, so the kernel writes no more.
     let info = unsafe { ioctl(&namespace, Getter::<NS_MNT_GET_INFO, MntNsInfo>::new()) };
-    dispose(namespace);
+    dispose(Some(namespace));
     info.ok().map(|info| u64::from(info.nr_mounts))
 }
 
 #[inline(never)]
-fn open(path: &CStr) -> Result<OwnedFd, Errno> {
-    openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
-        .map_err(errno)
+fn open(path: &CStr, dispose: Dispose<'_>) -> Result<OwnedFd, Errno> {
+    open_in(CWD, path, OFlags::empty(), dispose)
+}
+
+/// Opens for reading, and once more where only descriptors that wait to be closed were in the
+/// way: evidence and marks must not be lost to a low limit.
+#[inline(never)]
+pub(crate) fn open_in(
+    dir: BorrowedFd<'_>,
+    path: &CStr,
+    more: OFlags,
+    dispose: Dispose<'_>,
+) -> Result<OwnedFd, Errno> {
+    // NONBLOCK: nothing may wait for the writer of a FIFO that was planted.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | more;
+    match openat(dir, path, flags, Mode::empty()) {
+        Err(SysErrno::MFILE | SysErrno::NFILE) => {
+            dispose(None);
+            openat(dir, path, flags, Mode::empty())
+        }
+        other => other,
+    }
+    .map_err(errno)
 }
 
 /// One read: these files are made by the kernel in one piece.
@@ -507,14 +528,14 @@ fn read_file<'b>(
     buffer: &'b mut [u8],
     dispose: Dispose<'_>,
 ) -> Result<&'b [u8], Errno> {
-    let file = open(path)?;
+    let file = open(path, dispose)?;
     let length = loop {
         match read(file.as_fd(), &mut *buffer) {
             Err(SysErrno::INTR) => {}
             other => break other,
         }
     };
-    dispose(file);
+    dispose(Some(file));
     Ok(buffer.get(..length.map_err(errno)?).unwrap_or_default())
 }
 

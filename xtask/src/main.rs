@@ -46,10 +46,9 @@ fn main() -> ExitCode {
                 print!("{HELP}");
                 Ok(())
             }
-            _ => Err(Failure::usage(format!(
-                "there is no command {}\n\n{HELP}",
-                command.display()
-            ))),
+            _ => {
+                Err(Failure::usage(format!("there is no command {}\n\n{HELP}", command.display())))
+            }
         },
         Ok(Some(lexopt::Arg::Long("help") | lexopt::Arg::Short('h'))) => {
             print!("{HELP}");

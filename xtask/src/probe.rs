@@ -17,7 +17,7 @@ cargo xtask probe [FLAG]...
 
 Builds the static probe into dist/tickmark-probe-<architecture>, with dist/SHA256SUMS, and fails
 unless each file is static, stripped, without an executable stack or a segment that is writable and
-executable, and at most 24 KiB.
+executable, and at most 31 KiB.
 
   --target T     x86_64-unknown-linux-musl or aarch64-unknown-linux-musl, or only the
                  architecture; may be repeated [both]
