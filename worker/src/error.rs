@@ -18,6 +18,7 @@ pub(crate) enum Kind {
     Consumers,
     Slot,
     Processes,
+    Jobs,
 }
 
 impl Error {
@@ -31,7 +32,8 @@ impl Error {
         self.kind == Kind::Tick
     }
 
-    /// A grace is zero, or longer than the clock can hold (584 years).
+    /// A grace is zero, or longer than the clock can hold (584 years); or recovering is healthy
+    /// for ever on a connection that may give up.
     #[must_use]
     pub fn is_grace(&self) -> bool {
         self.kind == Kind::Grace
@@ -53,6 +55,13 @@ impl Error {
     #[must_use]
     pub fn is_processes(&self) -> bool {
         self.kind == Kind::Processes
+    }
+
+    /// The concurrency of jobs is zero or above 65,536, or their deadline is zero or longer
+    /// than the clock can hold.
+    #[must_use]
+    pub fn is_jobs(&self) -> bool {
+        self.kind == Kind::Jobs
     }
 }
 

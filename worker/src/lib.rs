@@ -28,6 +28,10 @@ mod environment;
 #[cfg(feature = "std")]
 mod error;
 #[cfg(feature = "std")]
+mod jobs;
+#[cfg(feature = "lapin")]
+pub mod lapin;
+#[cfg(feature = "std")]
 mod liveness;
 #[cfg(feature = "std")]
 mod log;
@@ -39,13 +43,19 @@ mod predicate;
 mod registry;
 #[cfg(feature = "std")]
 mod signal;
+#[cfg(feature = "tokio")]
+mod tokio;
 #[cfg(feature = "std")]
 mod topology;
 
 pub use tickmark_protocol as protocol;
 
+#[cfg(feature = "tokio")]
+pub use self::tokio::RuntimeWatch;
 #[cfg(feature = "std")]
 pub use error::Error;
+#[cfg(feature = "std")]
+pub use jobs::{Job, Jobs};
 #[cfg(feature = "std")]
 pub use liveness::{Builder, Liveness};
 #[cfg(feature = "std")]

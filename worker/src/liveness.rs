@@ -13,11 +13,12 @@ use tickmark_protocol::{Encoding, Now, Slot, SlotCount};
 use crate::clock;
 use crate::environment::Environment;
 use crate::error::{Error, Kind};
+use crate::jobs::Jobs;
 use crate::log::{Seconds, SlotLog};
 use crate::monitor::{Monitor, Plan};
 use crate::predicate::Predicate;
 use crate::procfs::{self, Inspection};
-use crate::registry::{Consumer, Registration, Registry};
+use crate::registry::{Consumer, Registration, Registry, Role};
 use crate::signal::{Signal, Wake};
 
 const DEFAULT_TICK: Duration = Duration::from_secs(10);
@@ -47,6 +48,9 @@ const DEFAULT_STARTUP_GRACE_TICKS: u32 = 6;
 #[derive(Clone)]
 pub struct Liveness {
     registry: Arc<Registry>,
+    jobs: Jobs,
+    #[cfg_attr(not(feature = "lapin"), expect(dead_code, reason = "only adapters ask"))]
+    pub(crate) recovery_grace: Option<Duration>,
     signal: Arc<Signal>,
     _held: Arc<Held>,
 }
@@ -71,7 +75,22 @@ impl Liveness {
     /// Counts `consumer` in until the registration is dropped. `name` is for the log; two may
     /// share one.
     pub fn register(&self, name: &str, consumer: impl Consumer + 'static) -> Registration {
-        self.registry.register(name, Box::new(consumer))
+        self.registry.register(Role::Consumer, name, Box::new(consumer))
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn register_runtime(
+        &self,
+        name: &str,
+        runtime: impl Consumer + 'static,
+    ) -> Registration {
+        self.registry.register(Role::Runtime, name, Box::new(runtime))
+    }
+
+    /// The jobs of this worker: start one before each piece of work and drop it after.
+    #[must_use]
+    pub fn jobs(&self) -> &Jobs {
+        &self.jobs
     }
 
     /// Says that the worker shuts down on purpose, before its first consumer stops. From now on
@@ -108,6 +127,7 @@ pub struct Builder {
     shutdown_grace: Option<Duration>,
     startup_grace_ticks: Option<u32>,
     recovery_grace: Option<Duration>,
+    jobs: Option<(usize, Duration)>,
     format: Option<Encoding>,
     environment: Option<Environment>,
     inspection: Option<Inspection>,
@@ -161,6 +181,16 @@ impl Builder {
     #[must_use]
     pub fn recovery_grace(mut self, grace: Duration) -> Builder {
         self.recovery_grace = Some(grace);
+        self
+    }
+
+    /// How many jobs this worker works on at once, and how long one may take: the worker is not
+    /// healthy while `concurrency` jobs are in flight that are all older than `deadline`. One
+    /// that started beyond `concurrency` is counted in the mark and not judged. Unless this is
+    /// set, no job is.
+    #[must_use]
+    pub fn jobs(mut self, concurrency: usize, deadline: Duration) -> Builder {
+        self.jobs = Some((concurrency, deadline));
         self
     }
 
@@ -222,8 +252,14 @@ impl Builder {
         let environment = self.environment.clone().unwrap_or_else(Environment::of_process);
         let registry = Arc::new(Registry::new());
         let signal = Arc::new(Signal::default());
+        let jobs = match self.jobs {
+            Some((concurrency, deadline)) => Jobs::judged(concurrency, deadline)?,
+            None => Jobs::counted(),
+        };
         let liveness = Liveness {
             registry: Arc::clone(&registry),
+            jobs: jobs.clone(),
+            recovery_grace: self.recovery_grace,
             signal: Arc::clone(&signal),
             _held: Arc::new(Held(Arc::clone(&signal))),
         };
@@ -234,7 +270,8 @@ impl Builder {
         let inspection = self
             .inspection
             .unwrap_or_else(|| procfs::inspect(plan.encoding, shared.strict.value, shared.launch));
-        let monitor = Monitor::new(plan, inspection, procfs::time_namespace(), registry, signal);
+        let time_namespace = procfs::time_namespace();
+        let monitor = Monitor::new(plan, inspection, time_namespace, registry, jobs, signal);
         Ok((liveness, Some(monitor)))
     }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tickmark_protocol::{Encoding, Mark, Now, Phase, Read, Slot, SlotCount, State, TopologyUnsafe};
 
 use crate::attempts::{Attempts, Overdue};
+use crate::jobs::Jobs;
 use crate::log::{Panic, RoundSeconds, Seconds, SlotLog, panic_message};
 use crate::marks::{PublishError, Publisher, Session};
 use crate::predicate::{Judgement, Predicate, Problems};
@@ -51,6 +52,7 @@ struct Round {
     plan: Plan,
     inspection: Inspection,
     registry: Arc<Registry>,
+    jobs: Jobs,
     signal: Arc<Signal>,
     life: Life,
     report: Report,
@@ -115,6 +117,7 @@ impl Monitor {
         inspection: Inspection,
         time_namespace: u64,
         registry: Arc<Registry>,
+        jobs: Jobs,
         signal: Arc<Signal>,
     ) -> Monitor {
         let publisher = Publisher::new(plan.dir.clone(), plan.slot, plan.encoding);
@@ -138,6 +141,7 @@ impl Monitor {
             plan,
             inspection,
             registry,
+            jobs,
             signal,
             life: Life::New,
             report: Report::Due,
@@ -275,10 +279,16 @@ impl Round {
         early_ns: u64,
         failures: &mut Failures,
     ) {
-        let consumers = self.registry.snapshot();
-        let judgement =
-            self.plan.predicate.judge(&consumers, now.monotonic_ns, &self.log, &mut self.problems);
-        drop(consumers);
+        let registered = self.registry.snapshot();
+        let jobs = self.jobs.in_flight(now.monotonic_ns);
+        let judgement = self.plan.predicate.judge(
+            &registered,
+            &jobs,
+            now.monotonic_ns,
+            &self.log,
+            &mut self.problems,
+        );
+        drop(registered);
         self.mark.consumers_subscribed = judgement.subscribed;
         if judgement.healthy
             && let Some(session) = session
@@ -382,6 +392,9 @@ impl Round {
     }
 
     fn refresh(&mut self, session: &Session, now: Now, phase: Phase, failures: &mut Failures) {
+        let jobs = self.jobs.in_flight(now.monotonic_ns);
+        self.mark.jobs_in_flight = jobs.count;
+        self.mark.oldest_job_ms = jobs.oldest_ns / 1_000_000;
         self.mark.phase = phase;
         self.mark.monotonic_ns = now.monotonic_ns;
         self.mark.wall_ms = u64::try_from(now.realtime_ns / 1_000_000).unwrap_or_default();

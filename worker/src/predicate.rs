@@ -1,13 +1,15 @@
-//! Whether the worker is healthy: exactly the expected consumers are registered, and each is
-//! consuming or recovering. Reads memory only.
+//! Whether the worker is healthy: exactly the expected consumers are registered, each is consuming
+//! or recovering, every watched runtime runs, and not every place is held by a job that is
+//! overdue. Reads memory only.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::string::String;
 use std::sync::atomic::Ordering;
 
+use crate::jobs::InFlight;
 use crate::log::{RoundSeconds, SlotLog, panic_message};
-use crate::registry::{ConsumerState, Registered};
+use crate::registry::{ConsumerState, Registered, Role};
 
 /// How many consumers a line names before it only counts them.
 const NAMED: usize = 16;
@@ -39,19 +41,26 @@ enum Answer {
 }
 
 impl Predicate {
-    /// Asks every consumer. `log` gets the panics; `problems`, if given, what is wrong with
+    /// Asks every consumer and runtime, and looks at the jobs. `log` gets the panics; `problems`, if given, what is wrong with
     /// which, and is left alone on a healthy round.
     pub(crate) fn judge(
         &self,
-        consumers: &[impl AsRef<Registered>],
+        registered: &[impl AsRef<Registered>],
+        jobs: &InFlight,
         now_ns: u64,
         log: &SlotLog<impl fmt::Display>,
         problems: &mut Problems,
     ) -> Judgement {
         problems.clear();
-        let (mut subscribed, mut any_recovering) = (0u32, false);
-        for registered in consumers.iter().map(AsRef::as_ref) {
+        let (mut consumers, mut subscribed, mut any_recovering) = (0u32, 0u32, false);
+        for registered in registered.iter().map(AsRef::as_ref) {
+            let counted = registered.role == Role::Consumer;
+            consumers = consumers.saturating_add(counted.into());
             match self.ask(registered, now_ns, log) {
+                Answer::Subscribed { .. } if !counted => {}
+                Answer::Stopped if !counted => {
+                    problems.add(format_args!("runtime {} blocked", registered.name));
+                }
                 Answer::Subscribed { recovering } => {
                     subscribed = subscribed.saturating_add(1);
                     any_recovering |= recovering;
@@ -66,8 +75,15 @@ impl Predicate {
                 Answer::Panicked => problems.add(format_args!("{} panicked", registered.name)),
             }
         }
-        if u32::try_from(consumers.len()) != Ok(self.expected) {
-            problems.add(format_args!("{} registered", consumers.len()));
+        if consumers != self.expected {
+            problems.add(format_args!("{consumers} registered"));
+        }
+        if let Some(deadline_ns) = jobs.stuck_ns {
+            problems.add(format_args!(
+                "all {} jobs older than {}",
+                jobs.count,
+                RoundSeconds { ns: deadline_ns }
+            ));
         }
         Judgement { healthy: problems.none(), subscribed, recovering: any_recovering }
     }

@@ -38,8 +38,19 @@ impl<F: Fn() -> ConsumerState + Send + Sync> Consumer for F {
     }
 }
 
+/// What is asked every tick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Counted against the expected number.
+    Consumer,
+    /// A runtime: not counted, but the worker is not healthy while it is stopped.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only runtimes have it"))]
+    Runtime,
+}
+
 /// A consumer and what the monitor remembers of it from tick to tick.
 pub(crate) struct Registered {
+    pub(crate) role: Role,
     pub(crate) name: Box<str>,
     pub(crate) consumer: Box<dyn Consumer>,
     pub(crate) recovering: Since,
@@ -89,10 +100,12 @@ impl Registry {
 
     pub(crate) fn register(
         self: &Arc<Self>,
+        role: Role,
         name: &str,
         consumer: Box<dyn Consumer>,
     ) -> Registration {
         let registered = Arc::new(Registered {
+            role,
             name: name.into(),
             consumer,
             recovering: Since::default(),

@@ -67,3 +67,17 @@ fn a_healthy_tick_allocates_nothing() {
     drop(Box::new(1));
     assert_eq!(ALLOCATIONS.get() - before, 1, "it counts");
 }
+
+#[test]
+fn a_job_allocates_nothing() {
+    let dir = directory().unwrap();
+    let worker = Worker::start(builder(dir.path()).jobs(4, std::time::Duration::from_secs(30)));
+    let jobs = worker.liveness.jobs();
+    let before = ALLOCATIONS.get();
+    for _ in 0..1_000 {
+        // One more than there are places.
+        let held = [jobs.start(), jobs.start(), jobs.start(), jobs.start(), jobs.start()];
+        drop(held);
+    }
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+}

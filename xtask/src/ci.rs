@@ -33,11 +33,13 @@ pub(crate) fn command(mut arguments: lexopt::Parser) -> Result<(), Failure> {
         };
     }
     type Step = (&'static str, fn() -> Result<(), Failure>);
-    let steps: [Step; 10] = [
+    let steps: [Step; 12] = [
         ("formatting", formatting),
         ("lints", lints),
         ("features and bare targets", features),
         ("documents", documents),
+        ("alerts", alerts),
+        ("lapin worker", lapin_worker),
         ("probe", || probe::build_all(&Target::ALL, Builder::Cargo)),
         ("probe on aarch64", aarch64),
         ("image", || xtask(&["image"])),
@@ -107,6 +109,10 @@ fn features() -> Result<(), Failure> {
         "--target",
         "thumbv7em-none-eabi",
     ])?;
+    // The adapters are built by their users on a whole system: for this one.
+    for feature in ["tokio", "lapin"] {
+        cargo(&["check", "--quiet", "--package", "tickmark", "--features", feature])?;
+    }
     for target in Target::ALL {
         for features in [&["--no-default-features"][..], &[]] {
             let mut arguments =
@@ -125,6 +131,43 @@ fn documents() -> Result<(), Failure> {
             .args(["doc", "--quiet", "--workspace", "--no-deps"])
             .env("RUSTDOCFLAGS", "-D warnings"),
     )
+}
+
+/// The companion alert's rules, and the scrape that feeds them.
+fn alerts() -> Result<(), Failure> {
+    const PROMTOOL: &str = "promtool";
+    if workspace::on_path(PROMTOOL).is_none() {
+        return Err(Failure::failed(format!("{PROMTOOL} is not installed (Debian: prometheus)")));
+    }
+    for arguments in [
+        &["check", "rules", "tickmark.rules.yml"][..],
+        &["check", "config", "--syntax-only", "scrape.yml"],
+        &["test", "rules", "tickmark.test.yml"],
+    ] {
+        let directory = workspace::root().join("docs").join("alerts");
+        workspace::run(Command::new(PROMTOOL).current_dir(directory).args(arguments))?;
+    }
+    Ok(())
+}
+
+/// It goes into an image with nothing else in it: without an interpreter, so static.
+fn lapin_worker() -> Result<(), Failure> {
+    let target = Target::host()
+        .ok_or_else(|| Failure::failed("the worker's image needs x86_64 or aarch64"))?;
+    let directory = workspace::build_directory("lapin-worker");
+    workspace::run(
+        workspace::cargo()
+            .current_dir(workspace::root())
+            .args(["build", "--quiet", "--release", "--package", "tickmark-lapin-worker"])
+            .args(["--target", target.triple(), "--target-dir"])
+            .arg(&directory),
+    )?;
+    let file = directory.join(target.triple()).join("release").join("tickmark-lapin-worker");
+    let bytes = fs::read(&file).doing(format_args!("read {}", file.display()))?;
+    if bytes.windows(8).any(|bytes| bytes == b"/ld-musl") {
+        return Err(Failure::failed(format!("{} is not static", file.display())));
+    }
+    workspace::run(Command::new(file).arg("--help").stdout(std::process::Stdio::null()))
 }
 
 /// What a registry would refuse. Not built again from the packages: it was just now.

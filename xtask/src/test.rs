@@ -7,8 +7,8 @@ use crate::{containers, workspace};
 const HELP: &str = "\
 cargo xtask test [FLAG]...
 
-Builds the static probe and the demo worker and runs every test that needs neither a broker nor a
-cluster. Tests that need root run as root; the container tests also need Debian's runc; the test
+Builds the static probe and the demo worker and runs every test that needs no cluster. The broker
+tests need Debian's rabbitmq-server, and one of them iptables. Tests that need root run as root; the container tests also need Debian's runc; the test
 beside a Ruby worker needs ruby; those on an old kernel need TICKMARK_UML to name a script that
 runs a program under Linux 6.1. What cannot run here is skipped with one line that says why.
 

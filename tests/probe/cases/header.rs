@@ -128,9 +128,9 @@ fn expected_damaged(site: &Site) {
 /// The number of slots may stand where the reader does not look any more.
 fn expected_too_long(site: &Site) {
     let marks = Marks::healthy(site, 1);
-    marks.write("expected", format!("{:>4096}", 1));
+    marks.write("expected", format!("{:>4095}", 1));
     answers(site, &marks, 0, ONE_HEALTHY);
-    for long in [format!("{:>4096}{}", 1, 5), format!("{:<4097}", 1)] {
+    for long in [format!("{:>4096}", 1), format!("{:>4096}{}", 1, 5), format!("{:<4097}", 1)] {
         marks.write("expected", long);
         answers(site, &marks, 1, format_args!("{}/expected unreadable (damaged)", marks.shown()));
     }

@@ -1,0 +1,350 @@
+//! The cases: what is done to the broker or the worker, and what must be seen of it, when.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tickmark::protocol::Phase;
+
+use crate::broker::Broker;
+use crate::network::{Let, Proxy, Silence};
+use crate::worker::{LATE, MAX_AGE, Site, TICK, Worker, throughout, until};
+
+type Case = (&'static str, fn());
+
+pub(crate) const ALL: &[Case] = &[
+    ("both_queues_consumed", both_queues_consumed),
+    ("a_queue_deleted", a_queue_deleted),
+    ("the_broker_killed_ten_times", the_broker_killed_ten_times),
+    ("the_broker_down_for_seven_max_ages", the_broker_down_for_seven_max_ages),
+    ("a_wrong_password", a_wrong_password),
+    ("an_ack_timeout", an_ack_timeout),
+    ("sigterm_with_a_long_job", sigterm_with_a_long_job),
+    ("sigterm_with_a_job_that_never_ends", sigterm_with_a_job_that_never_ends),
+    ("the_switches", the_switches),
+    ("packets_dropped", packets_dropped),
+    ("the_connection_comes_back_without_its_channels", without_its_channels),
+    ("the_alert_names_what_the_broker_exports", crate::metrics::named_as_exported),
+    ("a_connection_that_may_give_up", a_connection_that_may_give_up),
+    ("prefetch_without_polling", prefetch_without_polling),
+    ("soak", crate::soak::soak),
+];
+
+/// A worker that became healthy.
+fn started(site: &Site, broker: &Broker, variables: &[(&str, &str)]) -> Worker {
+    let worker = site.start(&broker.uri(), variables);
+    until(Duration::from_secs(30), "healthy at first", || site.healthy());
+    worker
+}
+
+fn fresh(site: &Site, worker: &Worker) {
+    let (healthy, line) = site.verdict();
+    assert!(healthy, "{line}\n{}", worker.story());
+    // Not `max_age`: a missed tick must show.
+    let age = site.mark_age();
+    assert!(age < TICK + LATE, "a mark {age:?} old\n{}", worker.story());
+}
+
+fn both_queues_consumed() {
+    let broker = Broker::start();
+    let site = Site::new();
+    let worker = started(&site, &broker, &[]);
+    assert_eq!(site.verdict().1, "1 process(es) healthy");
+    let mark = site.mark().unwrap();
+    assert_eq!((mark.consumers_subscribed, mark.consumers_expected), (2, 2));
+    assert_eq!(mark.phase, Phase::Running);
+    broker.publish("demo-0", 100);
+    broker.publish("demo-1", 100);
+    until(Duration::from_secs(10), "both queues are worked off", || {
+        broker.queue("demo-0") == Some((1, 0)) && broker.queue("demo-1") == Some((1, 0))
+    });
+    throughout(2 * MAX_AGE, || fresh(&site, &worker));
+    assert_eq!(worker.errors(), [""; 0]);
+}
+
+fn a_queue_deleted() {
+    let broker = Broker::start();
+    let site = Site::new();
+    let worker = started(&site, &broker, &[]);
+    broker.delete_queue("demo-1");
+    let said = "ERROR became unhealthy (expected 2 consumers): demo-1 stopped";
+    until(TICK + LATE, "an ERROR in the next tick", || worker.errors() == [said]);
+    until(MAX_AGE + LATE, "stale", || !site.healthy());
+    assert!(site.verdict().1.starts_with("worker-0 stale "), "{}", site.verdict().1);
+    // The connection and the other queue are as they were: that is what must not hide it.
+    assert_eq!(broker.queue("demo-0"), Some((1, 0)));
+}
+
+fn the_broker_killed_ten_times() {
+    let mut broker = Broker::start();
+    let site = Site::new();
+    let mut worker = started(&site, &broker, &[]);
+    for round in 1..=10 {
+        broker.kill();
+        until(TICK + LATE, "recovering in the next tick", || {
+            fresh(&site, &worker);
+            site.mark().unwrap().phase == Phase::Recovering
+        });
+        broker.start_again();
+        until(Duration::from_secs(20), "consuming again", || {
+            fresh(&site, &worker);
+            site.mark().unwrap().phase == Phase::Running
+        });
+        broker.publish("demo-0", 10);
+        broker.publish("demo-1", 10);
+        until(Duration::from_secs(10), "the queues are worked off", || {
+            fresh(&site, &worker);
+            broker.queue("demo-0") == Some((1, 0)) && broker.queue("demo-1") == Some((1, 0))
+        });
+        assert_eq!(worker.ended(), None, "round {round}");
+    }
+    assert_eq!(worker.errors(), [""; 0]);
+}
+
+fn the_broker_down_for_seven_max_ages() {
+    let mut broker = Broker::start();
+    let site = Site::new();
+    let worker = started(&site, &broker, &[]);
+    broker.kill();
+    throughout(7 * MAX_AGE, || fresh(&site, &worker));
+    assert_eq!(site.mark().unwrap().phase, Phase::Recovering);
+    broker.start_again();
+    until(Duration::from_secs(20), "consuming again", || {
+        fresh(&site, &worker);
+        site.mark().unwrap().phase == Phase::Running
+    });
+    assert_eq!(worker.errors(), [""; 0]);
+}
+
+fn a_wrong_password() {
+    let broker = Broker::start();
+    let site = Site::new();
+    // Six ticks of a second are a window.
+    let window = 6 * TICK;
+    let uri = broker.uri_for("guest", "wrong");
+    let mut lines = Vec::new();
+    let mut starts = 0u32;
+    let begun = Instant::now();
+    while lines.iter().filter(|line: &&String| line.starts_with("ERROR")).count() < 2 {
+        assert!(begun.elapsed() < 4 * window, "{lines:#?}");
+        let mut worker = site.start(&uri, &[]);
+        starts += 1;
+        let status = worker.wait();
+        assert!(!status.success());
+        assert!(!site.healthy());
+        // The reader may be behind the process's end.
+        until(TICK, "the worker says why", || worker.story().contains("lapin worker failed"));
+        lines.extend(worker.liveness());
+    }
+    let took = begun.elapsed();
+    assert!(took > 2 * window - TICK, "two windows in {took:?}");
+    assert_eq!(lines.len(), 4, "of {starts} starts: {lines:#?}");
+    assert!(lines[0].starts_with("INFO started: "), "{lines:#?}");
+    assert_eq!(lines[1], "INFO waiting for 2 consumers");
+    for line in &lines[2..] {
+        assert!(line.starts_with("ERROR not healthy "), "{line}");
+        assert!(line.ends_with(" starts, expected 2 consumers"), "{line}");
+    }
+    let counted = lines[3].split(" over ").nth(1).and_then(|rest| rest.split(' ').next());
+    let counted: u32 = counted.unwrap().parse().unwrap();
+    // A process that ends before its monitor's first tick is not counted.
+    assert!(counted <= starts && counted > starts * 9 / 10, "{starts}: {lines:#?}");
+    assert!(starts > 20, "only {starts} starts");
+}
+
+fn an_ack_timeout() {
+    // The broker looks for jobs that are too old once a channel tick.
+    let broker = Broker::start_with("consumer_timeout = 3000", "{channel_tick_interval, 1000}", "");
+    let site = Site::new();
+    let worker = started(&site, &broker, &[("DEMO_JOB", "3600000")]);
+    broker.publish("demo-0", 1);
+    let said = "ERROR became unhealthy (expected 2 consumers): demo-0 stopped";
+    let took = until(Duration::from_secs(10), "the closed channel", || worker.errors() == [said]);
+    assert!(took > Duration::from_secs(2), "after {took:?}");
+    assert!(worker.story().contains("consumer lost: 406: "), "{}", worker.story());
+    until(MAX_AGE + LATE, "stale", || !site.healthy());
+}
+
+/// A minute's job and a grace of ninety seconds, each a tenth.
+fn sigterm_with_a_long_job() {
+    let broker = Broker::start();
+    let site = Site::new();
+    let mut worker =
+        started(&site, &broker, &[("DEMO_JOB", "6000"), ("TICKMARK_SHUTDOWN_GRACE", "9")]);
+    broker.publish("demo-0", 1);
+    until(Duration::from_secs(5), "in flight", || site.mark().unwrap().jobs_in_flight == 1);
+    let begun = Instant::now();
+    worker.signal(Signal::TERM);
+    until(TICK + LATE, "draining", || matches!(site.mark().unwrap().phase, Phase::Draining { .. }));
+    assert_eq!(site.mark().unwrap().jobs_in_flight, 1);
+    while worker.ended().is_none() {
+        fresh(&site, &worker);
+        assert!(begun.elapsed() < Duration::from_secs(9), "{}", worker.story());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(begun.elapsed() > Duration::from_secs(4), "ended after {:?}", begun.elapsed());
+    assert!(worker.wait().success());
+    assert_eq!(worker.errors(), [""; 0]);
+    assert_eq!(broker.queue("demo-0"), Some((0, 0)));
+}
+
+fn sigterm_with_a_job_that_never_ends() {
+    let broker = Broker::start();
+    let site = Site::new();
+    let mut worker = started(&site, &broker, &[("TICKMARK_SHUTDOWN_GRACE", "5")]);
+    worker.signal(Signal::HUP);
+    until(TICK, "endless", || worker.story().contains("endless-jobs"));
+    broker.publish("demo-0", 1);
+    until(Duration::from_secs(5), "in flight", || site.mark().unwrap().jobs_in_flight == 1);
+    let begun = Instant::now();
+    worker.signal(Signal::TERM);
+    let grace = Duration::from_secs(5);
+    throughout(grace - TICK, || fresh(&site, &worker));
+    let said = "ERROR shutdown grace of 5s is over: the mark is no longer refreshed";
+    until(2 * TICK + LATE, "the ERROR", || worker.errors() == [said]);
+    until(MAX_AGE + LATE, "stale", || !site.healthy());
+    let red = begun.elapsed();
+    assert!(red > grace + MAX_AGE - 2 * TICK && red < grace + MAX_AGE + TICK + LATE, "{red:?}");
+    assert_eq!(worker.ended(), None);
+    assert_eq!(worker.errors(), [said]);
+}
+
+fn the_switches() {
+    let broker = Broker::start();
+    for threads in ["1", "2"] {
+        let site = Site::new();
+        let worker = started(&site, &broker, &[("DEMO_THREADS", threads)]);
+        worker.signal(Signal::USR2);
+        let said = "ERROR became unhealthy (expected 2 consumers): runtime tokio blocked";
+        until(2 * TICK + LATE, "a blocked runtime in two ticks", || worker.errors() == [said]);
+        until(MAX_AGE + LATE, "stale", || !site.healthy());
+    }
+
+    let site = Site::new();
+    let worker = started(&site, &broker, &[]);
+    worker.signal(Signal::USR1);
+    let said = "ERROR became unhealthy (expected 2 consumers): demo-0 stopped";
+    until(TICK + LATE, "a cancelled consumer in a tick", || worker.errors() == [said]);
+    drop(worker);
+
+    let site = Site::new();
+    let variables = [("DEMO_PREFETCH", "1"), ("DEMO_DEADLINE", "2000")];
+    let worker = started(&site, &broker, &variables);
+    worker.signal(Signal::HUP);
+    until(TICK, "endless", || worker.story().contains("endless-jobs"));
+    broker.publish("demo-0", 1);
+    // One of two places: the other can still be worked in.
+    throughout(2 * TICK + Duration::from_secs(2), || fresh(&site, &worker));
+    broker.publish("demo-1", 1);
+    let said = "ERROR became unhealthy (expected 2 consumers): all 2 jobs older than 2s";
+    until(Duration::from_secs(2) + TICK + LATE, "stuck", || worker.errors() == [said]);
+
+    let site = Site::new();
+    let mut worker = started(&site, &broker, &[]);
+    worker.signal(Signal::QUIT);
+    until(TICK, "refused", || worker.story().contains("refuse-drain"));
+    worker.signal(Signal::TERM);
+    throughout(2 * TICK, || assert_eq!(worker.ended(), None));
+}
+
+/// Nobody is told that the connection is gone: the heartbeat finds out.
+fn packets_dropped() {
+    const HEARTBEAT: Duration = Duration::from_secs(4);
+    let broker = Broker::start_with("heartbeat = 4", "", "");
+    let site = Site::new();
+    let worker = started(&site, &broker, &[]);
+    let silence = Silence::of(broker.port());
+    let noticed = until(3 * HEARTBEAT + TICK + LATE, "recovering", || {
+        fresh(&site, &worker);
+        site.mark().unwrap().phase == Phase::Recovering
+    });
+    assert!(noticed > HEARTBEAT / 2, "noticed after {noticed:?}");
+    throughout(2 * MAX_AGE, || fresh(&site, &worker));
+    drop(silence);
+    // The next attempt, or the next time that TCP tries the one under way.
+    until(Duration::from_secs(60), "consuming again", || {
+        fresh(&site, &worker);
+        site.mark().unwrap().phase == Phase::Running
+    });
+    assert_eq!(broker.queue("demo-0").unwrap().0, 1);
+    assert_eq!(worker.errors(), [""; 0]);
+}
+
+fn without_its_channels() {
+    let broker = Broker::start();
+    let proxy = Proxy::to(broker.port());
+    let site = Site::new();
+    let uri = format!("amqp://guest:guest@127.0.0.1:{}", proxy.port());
+    let worker = site.start(&uri, &[("DEMO_RECOVERY_GRACE", "6000")]);
+    until(Duration::from_secs(30), "healthy at first", || site.healthy());
+    proxy.cut_and_then(Let::ConnectionsOnly);
+    until(TICK + LATE, "recovering", || site.mark().unwrap().phase == Phase::Recovering);
+    until(Duration::from_secs(10), "connected again", || proxy.connected_again());
+    throughout(Duration::from_secs(2), || fresh(&site, &worker));
+    assert_eq!(worker.errors(), [""; 0]);
+    until(Duration::from_secs(6) + LATE, "the grace's end", || worker.errors().len() == 1);
+    let said = &worker.errors()[0];
+    assert!(said.contains("demo-0 recovering "), "{said}");
+    assert!(said.contains("demo-1 recovering "), "{said}");
+    until(MAX_AGE + LATE, "stale", || !site.healthy());
+    // A whole connection again, and the exemption begins anew.
+    proxy.cut_and_then(Let::Everything);
+    until(Duration::from_secs(30), "healthy again", || site.healthy());
+}
+
+fn liveness(site: &Site, recovery_grace: Option<Duration>) -> tickmark::Liveness {
+    let mut builder = tickmark::Liveness::builder().consumers(1).tick(TICK);
+    if let Some(grace) = recovery_grace {
+        builder = builder.recovery_grace(grace);
+    }
+    let max_age = MAX_AGE.as_secs().to_string();
+    let settings = [("TICKMARK_DIR", site.dir()), ("TICKMARK_MAX_AGE", &max_age)];
+    builder.environment(settings).start().unwrap()
+}
+
+fn a_connection_that_may_give_up() {
+    let broker = Broker::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let connection = runtime.block_on(async {
+        let properties = lapin::ConnectionProperties::default().enable_auto_recover();
+        lapin::Connection::connect(&broker.uri(), properties).await.unwrap()
+    });
+    let connection = tickmark::lapin::Connection::from(connection);
+    let site = Site::new();
+    assert!(connection.watched_by(&liveness(&site, None)).unwrap_err().is_grace());
+    assert!(connection.watched_by(&liveness(&site, Some(MAX_AGE))).is_ok());
+    let properties = tickmark::lapin::properties();
+    let connection = runtime.block_on(properties.connect(&broker.uri())).unwrap();
+    assert!(connection.watched_by(&liveness(&site, None)).is_ok());
+}
+
+/// An application that does not poll: the broker sends no more than it may, and the end is seen.
+fn prefetch_without_polling() {
+    let broker = Broker::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let site = Site::new();
+    let liveness = liveness(&site, None);
+    let (_connection, mut orders) = runtime.block_on(async {
+        let connection = tickmark::lapin::properties().connect(&broker.uri()).await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        let (options, table) = (Default::default(), Default::default());
+        channel.queue_declare("orders".into(), options, table).await.unwrap();
+        channel.basic_qos(3, Default::default()).await.unwrap();
+        let consumer = connection.watched_by(&liveness).unwrap();
+        let (options, table) = (Default::default(), Default::default());
+        let orders = consumer.consume(&channel, "orders", "", options, table).await.unwrap();
+        (connection, orders)
+    });
+    broker.publish("orders", 10);
+    until(2 * TICK + LATE, "healthy", || site.healthy());
+    until(TICK, "three taken", || broker.queue("orders") == Some((1, 7)));
+    throughout(TICK, || assert_eq!(broker.queue("orders"), Some((1, 7))));
+    broker.delete_queue("orders");
+    until(TICK + MAX_AGE + LATE, "stale", || !site.healthy());
+    runtime.block_on(async {
+        for _ in 0..3 {
+            let delivery = orders.next().await.unwrap().unwrap();
+            assert!(delivery.acker.usable());
+        }
+        assert!(orders.next().await.is_none());
+    });
+}

@@ -1,0 +1,261 @@
+//! Jobs in flight. Starting and ending one is a few atomic operations on a cache line that is
+//! mostly the thread's own, without a lock and without allocation; the monitor looks at all of
+//! them once a tick.
+
+use std::cell::Cell;
+use std::format;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use std::vec::Vec;
+
+use crate::clock;
+use crate::error::{Error, Kind};
+use crate::log::Seconds;
+
+/// More would make a tick that looks at each of them slow.
+const MAX_CONCURRENCY: usize = 65_536;
+/// Places of jobs that nobody judges: enough to know the age of the oldest.
+const COUNTED_PLACES: usize = 64;
+/// Places in a shard: the bits of its word.
+const BITS: usize = 64;
+/// Shards where the places allow it, so that threads seldom meet.
+const SHARDS: usize = 16;
+
+/// The jobs of one worker. Clones are the same jobs.
+#[derive(Debug, Clone)]
+pub struct Jobs {
+    shards: Arc<[Arc<Shard>]>,
+    concurrency: usize,
+    deadline_ns: Option<u64>,
+}
+
+/// A job in flight until this is dropped.
+#[derive(Debug)]
+#[must_use = "the job is in flight only until this is dropped"]
+pub struct Job {
+    shard: Arc<Shard>,
+    /// `None` where every place was taken.
+    place: Option<u8>,
+}
+
+/// Up to 64 places. Aligned, so that two shards never share a cache line.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Shard {
+    /// One bit a place: 1 is taken. Those past the last place always are.
+    taken: AtomicU64,
+    absent: u64,
+    /// Jobs that found no place anywhere.
+    beyond: AtomicU32,
+    /// When each place's job started, `CLOCK_MONOTONIC` in ns; 0 before that is known.
+    started_ns: [AtomicU64; BITS],
+}
+
+/// The jobs at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct InFlight {
+    pub(crate) count: u32,
+    pub(crate) oldest_ns: u64,
+    /// The deadline, if every place is held by a job older than it.
+    pub(crate) stuck_ns: Option<u64>,
+}
+
+impl Jobs {
+    pub(crate) fn judged(concurrency: usize, deadline: Duration) -> Result<Jobs, Error> {
+        let wrong = |said| Err(Error::new(Kind::Jobs, said));
+        if !(1..=MAX_CONCURRENCY).contains(&concurrency) {
+            return wrong(format!("{concurrency} jobs at once: must be 1 to {MAX_CONCURRENCY}"));
+        }
+        match u64::try_from(deadline.as_nanos()) {
+            Ok(ns) if ns > 0 => Ok(Jobs::with_places(concurrency, Some(ns))),
+            Ok(_) => wrong("deadline of 0s for jobs".into()),
+            Err(_) => wrong(format!("deadline of {} for jobs is not finite", Seconds(deadline))),
+        }
+    }
+
+    /// Jobs that are counted in the mark and that nobody judges.
+    pub(crate) fn counted() -> Jobs {
+        Jobs::with_places(COUNTED_PLACES, None)
+    }
+
+    fn with_places(places: usize, deadline_ns: Option<u64>) -> Jobs {
+        let shards = places.min(SHARDS).max(places.div_ceil(BITS));
+        let shards: Vec<Arc<Shard>> = (0..shards)
+            .map(|number| {
+                // The first shards take what does not divide.
+                let share = places / shards + usize::from(number < places % shards);
+                Arc::new(Shard::with_places(share))
+            })
+            .collect();
+        Jobs { shards: shards.into(), concurrency: places, deadline_ns }
+    }
+
+    /// Starts a job. It may end on another thread.
+    pub fn start(&self) -> Job {
+        self.start_at(clock::monotonic_ns())
+    }
+
+    fn start_at(&self, now_ns: u64) -> Job {
+        let first = THREAD.with(|thread| thread.get()) % self.shards.len();
+        let (before, from) = self.shards.split_at(first);
+        for shard in from.iter().chain(before) {
+            if let Some(place) = shard.take(now_ns) {
+                return Job { shard: Arc::clone(shard), place: Some(place) };
+            }
+        }
+        let shard = Arc::clone(&self.shards[first]);
+        shard.beyond.fetch_add(1, Ordering::Relaxed);
+        Job { shard, place: None }
+    }
+
+    pub(crate) fn in_flight(&self, now_ns: u64) -> InFlight {
+        let (mut held, mut beyond, mut overdue, mut oldest_ns) = (0usize, 0u32, 0usize, 0u64);
+        for shard in self.shards.iter() {
+            beyond = beyond.saturating_add(shard.beyond.load(Ordering::Relaxed));
+            let mut taken = shard.taken.load(Ordering::Acquire) & !shard.absent;
+            while taken != 0 {
+                let place = taken.trailing_zeros() as usize;
+                taken &= taken - 1;
+                held += 1;
+                let age_ns = match shard.started_ns[place].load(Ordering::Relaxed) {
+                    // Taken in this moment.
+                    0 => 0,
+                    started_ns => now_ns.saturating_sub(started_ns),
+                };
+                oldest_ns = oldest_ns.max(age_ns);
+                overdue += usize::from(self.deadline_ns.is_some_and(|deadline| age_ns > deadline));
+            }
+        }
+        InFlight {
+            count: u32::try_from(held).unwrap_or(u32::MAX).saturating_add(beyond),
+            oldest_ns,
+            stuck_ns: self.deadline_ns.filter(|_| overdue == self.concurrency),
+        }
+    }
+}
+
+impl Shard {
+    fn with_places(places: usize) -> Shard {
+        let absent = if places == BITS { 0 } else { u64::MAX << places };
+        Shard {
+            taken: AtomicU64::new(absent),
+            absent,
+            beyond: AtomicU32::new(0),
+            started_ns: [const { AtomicU64::new(0) }; BITS],
+        }
+    }
+
+    fn take(&self, now_ns: u64) -> Option<u8> {
+        let mut taken = self.taken.load(Ordering::Relaxed);
+        loop {
+            let place = taken.trailing_ones();
+            if place as usize == BITS {
+                return None;
+            }
+            // Acquire: the last holder's zero must not come after our time.
+            taken = self.taken.fetch_or(1 << place, Ordering::Acquire);
+            if taken & (1 << place) == 0 {
+                self.started_ns[place as usize].store(now_ns, Ordering::Relaxed);
+                return u8::try_from(place).ok();
+            }
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        match self.place {
+            Some(place) => {
+                self.shard.started_ns[usize::from(place)].store(0, Ordering::Relaxed);
+                self.shard.taken.fetch_and(!(1 << place), Ordering::Release);
+            }
+            None => {
+                self.shard.beyond.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// The next thread's number.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+std::thread_local! {
+    /// Where this thread looks for a place first. Numbers, not hashes: eight threads on eight
+    /// shards do not meet.
+    static THREAD: Cell<usize> = Cell::new(THREADS.fetch_add(1, Ordering::Relaxed));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(concurrency: usize) -> Jobs {
+        Jobs::judged(concurrency, Duration::from_nanos(100)).unwrap()
+    }
+
+    #[test]
+    fn every_place_is_found_whatever_the_number() {
+        for concurrency in [1, 2, 15, 16, 17, 63, 64, 65, 1000, 1025, 65_536] {
+            let jobs = judged(concurrency);
+            let held: Vec<Job> = (0..concurrency).map(|_| jobs.start_at(1)).collect();
+            assert!(held.iter().all(|job| job.place.is_some()), "{concurrency}");
+            let one_more = jobs.start_at(1);
+            assert_eq!(one_more.place, None);
+            assert_eq!(jobs.in_flight(1).count as usize, concurrency + 1);
+            drop((held, one_more));
+            assert_eq!(jobs.in_flight(1).count, 0);
+        }
+    }
+
+    #[test]
+    fn stuck_only_when_every_place_is_overdue() {
+        let jobs = judged(2);
+        let first = jobs.start_at(1);
+        assert_eq!(jobs.in_flight(1000).stuck_ns, None);
+        let second = jobs.start_at(900);
+        assert_eq!(jobs.in_flight(1000), InFlight { count: 2, oldest_ns: 999, stuck_ns: None });
+        assert_eq!(jobs.in_flight(1001).stuck_ns, Some(100));
+        // One beyond the concurrency does not hide it.
+        let _third = jobs.start_at(1000);
+        assert_eq!(jobs.in_flight(1001).stuck_ns, Some(100));
+        drop(first);
+        assert_eq!(jobs.in_flight(1001).stuck_ns, None);
+        drop(second);
+    }
+
+    #[test]
+    fn jobs_that_nobody_judges_are_never_stuck() {
+        let jobs = Jobs::counted();
+        let held: Vec<Job> = (0..COUNTED_PLACES).map(|_| jobs.start_at(1)).collect();
+        assert_eq!(jobs.in_flight(u64::MAX).stuck_ns, None);
+        assert_eq!(jobs.in_flight(11).oldest_ns, 10);
+        drop(held);
+    }
+
+    #[test]
+    fn threads_lose_no_place() {
+        let jobs = judged(24);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        let three = [jobs.start(), jobs.start(), jobs.start()];
+                        assert!(three.iter().all(|job| job.place.is_some()));
+                    }
+                });
+            }
+        });
+        assert_eq!(jobs.in_flight(0), InFlight { count: 0, oldest_ns: 0, stuck_ns: None });
+    }
+
+    #[test]
+    fn mistakes() {
+        let second = Duration::from_secs(1);
+        for (concurrency, deadline) in
+            [(0, second), (65_537, second), (1, Duration::ZERO), (1, Duration::MAX)]
+        {
+            assert!(Jobs::judged(concurrency, deadline).unwrap_err().is_jobs());
+        }
+    }
+}
