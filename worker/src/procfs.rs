@@ -336,7 +336,8 @@ fn root_mount_id(_: Dispose<'_>) -> Option<u64> {
 #[inline(never)]
 fn root_statx(id: StatxFlags) -> Option<u64> {
     let root = statx(CWD, c"/", AtFlags::empty(), id).ok()?;
-    (root.stx_mask & id.bits() != 0).then_some(root.stx_mnt_id)
+    // An emulated kernel (QEMU's user mode) passes the bit through and leaves the field zero.
+    (root.stx_mask & id.bits() != 0 && root.stx_mnt_id != 0).then_some(root.stx_mnt_id)
 }
 
 /// Inode of the container's own cgroup v2 directory, since Linux 5.5, where it is the
