@@ -107,6 +107,7 @@ fuzz_target!(|bytes: &[u8]| {
                 1 => whole,
                 other => generation(other, other),
             }),
+            consumer_states: Default::default(),
         };
         let file = match kind >> 1 & 7 {
             0..=3 => MarkFile::encode(&mark).to_vec(),

@@ -4,6 +4,7 @@
 use core::ffi::CStr;
 use core::num::NonZeroU32;
 
+use tickmark::report::Form;
 use tickmark_protocol::{Shown, Sink, Words, decimal};
 
 use crate::strings::tail;
@@ -11,12 +12,8 @@ use crate::strings::tail;
 /// What to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// One line: the verdict.
-    Verdict,
-    /// A table for people.
-    Explain,
-    /// The same for programs.
-    Json,
+    /// What the marks say.
+    Answer(Form),
     /// The version.
     Version,
     /// What the flags mean.
@@ -91,8 +88,8 @@ const FLAGS: [(&str, Flag); 9] = [
     ("--dir", Flag::Dir),
     ("--max-age", Flag::MaxAge),
     ("--timeout", Flag::Timeout),
-    ("--explain", Flag::Mode(Mode::Explain)),
-    ("--json", Flag::Mode(Mode::Json)),
+    ("--explain", Flag::Mode(Mode::Answer(Form::Table))),
+    ("--json", Flag::Mode(Mode::Answer(Form::Json))),
     ("--version", Flag::Mode(Mode::Version)),
     ("-V", Flag::Mode(Mode::Version)),
     ("--help", Flag::Mode(Mode::Help)),
@@ -109,7 +106,8 @@ const FLAGS: [(&str, Flag); 9] = [
 pub fn parse<'a>(
     mut arguments: impl Iterator<Item = &'a CStr>,
 ) -> Result<Arguments<'a>, UsageError<'a>> {
-    let mut parsed = Arguments { dir: None, max_age: None, timeout: TIMEOUT, mode: Mode::Verdict };
+    let mut parsed =
+        Arguments { dir: None, max_age: None, timeout: TIMEOUT, mode: Mode::Answer(Form::Line) };
     while let Some(whole) = arguments.next() {
         let (argument, attached) = split(whole);
         let mut error =
@@ -122,7 +120,7 @@ pub fn parse<'a>(
                 error.problem = Problem::TakesNone;
                 return Err(error);
             }
-            if parsed.mode != Mode::Verdict && parsed.mode != mode {
+            if parsed.mode != Mode::Answer(Form::Line) && parsed.mode != mode {
                 error.problem = Problem::TwoModes;
                 return Err(error);
             }
@@ -205,7 +203,7 @@ mod tests {
         assert_eq!(parsed.dir, None);
         assert_eq!(parsed.max_age, None);
         assert_eq!(parsed.timeout.get(), 3);
-        assert_eq!(parsed.mode, Mode::Verdict);
+        assert_eq!(parsed.mode, Mode::Answer(Form::Line));
     }
 
     #[test]
@@ -225,8 +223,8 @@ mod tests {
     #[test]
     fn the_mode_is_what_was_asked_for() {
         for (flag, mode) in [
-            (c"--explain", Mode::Explain),
-            (c"--json", Mode::Json),
+            (c"--explain", Mode::Answer(Form::Table)),
+            (c"--json", Mode::Answer(Form::Json)),
             (c"--version", Mode::Version),
             (c"-V", Mode::Version),
             (c"--help", Mode::Help),

@@ -11,7 +11,6 @@ pub mod arguments;
 pub mod closing;
 pub mod kernel;
 pub mod output;
-mod report;
 mod run;
 mod strings;
 mod usage;

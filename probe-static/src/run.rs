@@ -1,19 +1,17 @@
-//! One run of the probe, from its arguments to its exit status. The reading and the deciding are
-//! `tickmark::observe`; a longer answer is shown on the way to the same verdict.
+//! One run of the probe, from its arguments to its exit status. The reading, the deciding and the
+//! saying are the `tickmark` crate's.
 
 use core::ffi::CStr;
 
 use rustix::io::Errno;
 use tickmark::clock::Clocks;
-use tickmark::observe;
-use tickmark::procfs::Evidence;
+use tickmark::report::answer;
 use tickmark::settings::{Settings, Source, Sourced};
 use tickmark_protocol::{MaxAge, Sink, Words as _};
 
 use crate::arguments::{self, Arguments, Mode};
 use crate::closing::Closing;
 use crate::output::Output;
-use crate::report::Report;
 use crate::strings::tail;
 use crate::usage;
 
@@ -61,36 +59,18 @@ where
             stdout.put(usage::VERSION.as_bytes());
             true
         }
-        Mode::Verdict | Mode::Explain | Mode::Json => {
+        Mode::Answer(form) => {
             (started.arm)(arguments.timeout.get());
             let settings = settings(&arguments, |name| variable(started.environment.clone(), name));
-            judge(arguments.mode, &settings, started.clocks, &mut stdout)
+            let mut closing = Closing::default();
+            let dispose = &mut |fd| match fd {
+                Some(fd) => closing.take(fd),
+                None => closing.close_all(),
+            };
+            answer(form, &settings, started.clocks, dispose, &mut stdout).is_healthy()
         }
     };
     u8::from(!healthy)
-}
-
-fn judge(mode: Mode, settings: &Settings<'_>, clocks: Clocks, stdout: &mut dyn Sink) -> bool {
-    let mut closing = Closing::default();
-    let dispose = &mut |fd| match fd {
-        Some(fd) => closing.take(fd),
-        None => closing.close_all(),
-    };
-    let dir = settings.dir.value.to_bytes();
-    if mode == Mode::Verdict {
-        let mut evidence = Evidence::new(settings.launch, dispose);
-        let verdict = observe::judge_with(settings, &mut evidence, clocks, &mut |_| {});
-        verdict.line(dir).say(stdout);
-        stdout.put(b"\n");
-        return verdict.is_healthy();
-    }
-    let mut report = Report::new(stdout, mode == Mode::Json, settings, dispose);
-    report.settings(settings);
-    let mut evidence = Evidence::new(settings.launch, dispose);
-    let verdict =
-        observe::judge_with(settings, &mut evidence, clocks, &mut |seen| report.seen(&seen));
-    report.verdict(&verdict, dir);
-    verdict.is_healthy()
 }
 
 /// What the worker sees too, and over it what the command line says.

@@ -161,6 +161,7 @@ impl Decode for Mark {
             oldest_job_ms: 0,
             time_namespace: 0,
             generation: None,
+            consumer_states: heapless::Vec::new(),
         }
     }
 
@@ -184,6 +185,10 @@ impl Decode for Mark {
         self.time_namespace = body.u64();
         if body.is_some() {
             self.generation.insert(Generation::empty()).fill(body);
+        }
+        let length = body.u64();
+        if self.consumer_states.extend_from_slice(body.bytes(length)).is_err() {
+            body.fail();
         }
     }
 }

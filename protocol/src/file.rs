@@ -76,6 +76,7 @@ const MARK_KIND: u8 = 3;
 
 /// A mark in either encoding; text carries less.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack; there is no heap")]
 pub enum AnyMark {
     /// With a monotonic time stamp.
     Binary(Mark),

@@ -30,7 +30,8 @@ pub use errno::Errno;
 pub use file::{AnyMark, Decoded, Encoding, MarkFile, Record};
 pub use generation::{Evidence, Generation, LaunchToken, Relation};
 pub use records::{
-    Attempt, Damage, DecodeError, Expected, Mark, Phase, TopologyReport, TopologyUnsafe,
+    Attempt, CONSUMER_STATES_MAX, Damage, DecodeError, Expected, Mark, Phase, TopologyReport,
+    TopologyUnsafe,
 };
 pub use slot::{MAX_SLOTS, MaxAge, OutOfRange, Slot, SlotCount};
 pub use text::{

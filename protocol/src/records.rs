@@ -3,7 +3,7 @@
 
 use core::fmt;
 
-use heapless::String;
+use heapless::{String, Vec};
 use serde::{Deserialize, Serialize};
 
 use crate::{Generation, State};
@@ -14,6 +14,10 @@ pub struct Expected {
     /// Slots 0 to `processes` − 1 must each have a mark.
     pub processes: u32,
 }
+
+/// The longest text of [`Mark::consumer_states`], in bytes. With every field at its longest a mark
+/// keeps 79 bytes for what may be added to it later.
+pub const CONSUMER_STATES_MAX: usize = 192;
 
 /// What the worker was doing when it left a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +62,9 @@ pub struct Mark {
     pub time_namespace: u64,
     /// Which incarnation of the container; `None` where nothing could be read.
     pub generation: Option<Generation>,
+    /// What each consumer answered when it was last asked, for people: printable ASCII such as
+    /// `orders consuming; mails recovering`. Empty in the marks of a worker that does not say.
+    pub consumer_states: Vec<u8, CONSUMER_STATES_MAX>,
 }
 
 /// `attempt-<slot>`: starts of a slot since it was last healthy.

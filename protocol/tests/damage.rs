@@ -195,6 +195,12 @@ fn a_phase_or_state_that_is_not_known_is_damaged() {
     assert_eq!(decode_mark(&seal(3, &body(3))), Err(DecodeError::Damaged(Damage::Body)));
     assert_eq!(decode::<TopologyReport>(&seal(6, &[5])), Ok(()));
     assert_eq!(decode::<TopologyReport>(&seal(6, &[6])), Err(DecodeError::Damaged(Damage::Body)));
+    // States of consumers are at most 192 bytes.
+    let states = |length: u8| {
+        [&[1, 7, 1, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, length, 1], &[b'~'; 200][..]].concat()
+    };
+    assert_eq!(decode_mark(&seal(3, &states(0xC0))), Ok(()));
+    assert_eq!(decode_mark(&seal(3, &states(0xC1))), Err(DecodeError::Damaged(Damage::Body)));
     // An Option is 0 or 1.
     assert_eq!(decode::<Generation>(&seal(2, &[2])), Err(DecodeError::Damaged(Damage::Body)));
     // A launch token is 1 to 64 bytes of graphic ASCII.

@@ -10,9 +10,10 @@ use proptest::option;
 use proptest::prelude::*;
 use tickmark_protocol::procfs::{self, MountIds, MountInfo, unescape};
 use tickmark_protocol::{
-    AnyMark, Attempt, Decoded, Detail, Encoding, Errno, Expected, Fault, Generation, LaunchToken,
-    Mark, MarkFile, MaxAge, Phase, Pid1, Record, Relation, Slot, State, TopologyReport,
-    TopologyUnsafe, Verdict, encode_expected, encode_generation, encode_mark, encode_unsafe,
+    AnyMark, Attempt, CONSUMER_STATES_MAX, Decoded, Detail, Encoding, Errno, Expected, Fault,
+    Generation, LaunchToken, Mark, MarkFile, MaxAge, Phase, Pid1, Record, Relation, Slot, State,
+    TopologyReport, TopologyUnsafe, Verdict, encode_expected, encode_generation, encode_mark,
+    encode_unsafe,
 };
 
 fn token() -> impl Strategy<Value = LaunchToken> {
@@ -63,10 +64,12 @@ prop_compose! {
             in any::<(u64, u64, u64, u64, u64)>(),
         phase in phase(),
         generation in option::of(generation()),
+        states in vec(any::<u8>(), 0..=CONSUMER_STATES_MAX),
     ) -> Mark {
         Mark {
             slot, pid, sequence, wall_ms, monotonic_ns, tick_ms, phase, consumers_subscribed,
             consumers_expected, jobs_in_flight, oldest_job_ms, time_namespace, generation,
+            consumer_states: states.as_slice().try_into().expect("at most 192"),
         }
     }
 }

@@ -99,6 +99,7 @@ impl Marks {
             oldest_job_ms: 0,
             time_namespace: procfs::time_namespace(),
             generation: self.generation.clone(),
+            consumer_states: b"orders consuming; mails consuming"[..].try_into().expect("short"),
         }
     }
 

@@ -8,8 +8,8 @@
 //! configuration.
 //!
 //! Without the default feature `std` what is left is `no_std` and allocates nothing: reading
-//! procfs ([`procfs`]), reading marks and judging them ([`observe`]), publishing them
-//! ([`marks`]).
+//! procfs ([`procfs`]), reading marks and judging them ([`observe`]), saying so ([`report`]),
+//! publishing them ([`marks`]).
 #![no_std]
 
 #[cfg(feature = "std")]
@@ -19,6 +19,7 @@ pub mod clock;
 pub mod marks;
 pub mod observe;
 pub mod procfs;
+pub mod report;
 pub mod settings;
 
 #[cfg(feature = "std")]

@@ -18,7 +18,7 @@ use crate::attempts::{Attempts, Overdue};
 use crate::jobs::Jobs;
 use crate::log::{Panic, RoundSeconds, Seconds, SlotLog, panic_message};
 use crate::marks::{PublishError, Publisher, Session};
-use crate::predicate::{Judgement, Predicate, Problems};
+use crate::predicate::{Judgement, Predicate, Problems, States};
 use crate::procfs::Inspection;
 use crate::registry::Registry;
 use crate::signal::Signal;
@@ -135,6 +135,7 @@ impl Monitor {
             oldest_job_ms: 0,
             time_namespace,
             generation: inspection.generation.clone(),
+            consumer_states: Default::default(),
         };
         let round = Round {
             log: SlotLog::new(plan.slot),
@@ -287,6 +288,7 @@ impl Round {
             now.monotonic_ns,
             &self.log,
             &mut self.problems,
+            &mut States::new(&mut self.mark.consumer_states),
         );
         drop(registered);
         self.mark.consumers_subscribed = judgement.subscribed;

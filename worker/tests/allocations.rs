@@ -47,10 +47,12 @@ static ALLOCATOR: Counting = Counting;
 fn a_healthy_tick_allocates_nothing() {
     for encoding in [Encoding::Binary, Encoding::Text] {
         let dir = directory().unwrap();
-        let mut worker = Worker::start(builder(dir.path()).format(encoding));
+        let mut worker = Worker::start(builder(dir.path()).format(encoding).consumers(40));
         let orders = Switch::new(ConsumerState::Consuming);
         let mails = Switch::new(ConsumerState::Recovering);
         let _registered = (worker.register("orders", &orders), worker.register("mails", &mails));
+        // More than a mark can name.
+        let _more: Vec<_> = (2..40).map(|n| worker.register(&n.to_string(), &orders)).collect();
         worker.tick_after(10);
         let before = ALLOCATIONS.get();
         for _ in 0..1_000 {

@@ -147,6 +147,7 @@ fn a_ruby_reader_accepts_what_the_text_format_writes() {
                 oldest_job_ms: 0,
                 time_namespace: procfs::time_namespace(),
                 generation: generation.cloned(),
+                consumer_states: Default::default(),
             })
             .expect("publish the mark");
         session

@@ -40,6 +40,28 @@ macro_rules! healthy {
 }
 
 #[test]
+fn a_mark_says_what_each_consumer_answered() {
+    let dir = capture::directory().unwrap();
+    healthy!(_lines, worker, orders, mails, builder(dir.path()));
+    let states = || String::from_utf8(mark(dir.path()).unwrap().consumer_states.to_vec()).unwrap();
+    assert_eq!(states(), "orders consuming; mails consuming");
+    mails.turn(ConsumerState::Recovering);
+    worker.tick_after(10);
+    assert_eq!(states(), "orders consuming; mails recovering");
+    // No healthy tick, so no mark: the last one stays.
+    orders.turn(ConsumerState::Stopped);
+    worker.tick_after(10);
+    assert_eq!(states(), "orders consuming; mails recovering");
+    orders.turn(ConsumerState::Consuming);
+    worker.tick_after(10);
+    worker.liveness.stopping_at(worker.now_ns);
+    // Nobody is asked any more.
+    orders.turn(ConsumerState::Stopped);
+    worker.tick_after(1);
+    assert_eq!(states(), "orders consuming; mails recovering");
+}
+
+#[test]
 fn an_ordinary_life() {
     let dir = capture::directory().unwrap();
     let (lines, _capturing) = capture();

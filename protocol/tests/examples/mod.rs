@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "each test takes the examples it needs")]
 
 use tickmark_protocol::{
-    Attempt, Expected, Generation, LaunchToken, Mark, Phase, State, TopologyReport, TopologyUnsafe,
+    Attempt, CONSUMER_STATES_MAX, Expected, Generation, LaunchToken, Mark, Phase, State,
+    TopologyReport, TopologyUnsafe,
 };
 
 /// 2026-11-29T18:00:00Z.
@@ -45,7 +46,12 @@ pub(crate) fn mark() -> Mark {
         oldest_job_ms: 1500,
         time_namespace: TIME_NAMESPACE,
         generation: Some(generation()),
+        consumer_states: states("orders consuming; mails recovering"),
     }
+}
+
+pub(crate) fn states(text: &str) -> heapless::Vec<u8, CONSUMER_STATES_MAX> {
+    text.as_bytes().try_into().expect("192 bytes are enough")
 }
 
 pub(crate) fn attempt() -> Attempt {
@@ -97,6 +103,7 @@ pub(crate) fn largest_mark() -> Mark {
         oldest_job_ms: u64::MAX,
         time_namespace: u64::MAX,
         generation: Some(largest_generation()),
+        consumer_states: states(&"~".repeat(CONSUMER_STATES_MAX)),
     }
 }
 

@@ -108,6 +108,7 @@ fn mark() -> Value {
         ("running", Mark { phase: Phase::Running, ..examples::mark() }),
         ("recovering", Mark { phase: Phase::Recovering, ..examples::mark() }),
         ("without a generation", Mark { generation: None, ..examples::mark() }),
+        ("without states", Mark { consumer_states: heapless::Vec::new(), ..examples::mark() }),
         ("largest", examples::largest_mark()),
     ] {
         let file = format!("worker-{}", mark.slot);
@@ -130,6 +131,7 @@ fn mark() -> Value {
             "oldest_job_ms": long(mark.oldest_job_ms),
             "time_namespace": long(mark.time_namespace),
             "generation": mark.generation.as_ref().map(generation_fields),
+            "consumer_states": str::from_utf8(&mark.consumer_states).expect("ASCII"),
         });
         vectors.push(vector(name, 3, &file, &MarkFile::encode(&mark), fields));
         // The year of the largest has more digits than the form.

@@ -14,6 +14,7 @@ use crate::{Case, Need, case};
 pub(super) const CASES: &[Case] = &[
     case("report::json_agrees_with_the_plain_line", Need::Nothing, json_agrees),
     case("report::json_of_odd_directory_names", Need::Nothing, json_of_odd_names),
+    case("report::states_of_odd_bytes", Need::Nothing, odd_states),
     case("report::json_holds_slots_and_settings", Need::Nothing, json_holds),
     case("report::explain_holds_slots_and_settings", Need::Nothing, explain_holds),
 ];
@@ -88,6 +89,24 @@ fn json_agrees(site: &Site) {
     }
 }
 
+/// Whatever stands in the mark, the table stays a table and the JSON stays JSON.
+fn odd_states(site: &Site) {
+    let states = |states: &[u8]| {
+        let marks = Marks::healthy(site, 1);
+        let consumer_states = states.try_into().expect("at most 192 bytes");
+        marks.put(&Mark { consumer_states, ..marks.mark(0) });
+        let json = json_of(site, &marks);
+        let table = Answer::of(site.probe(&marks).arg("--explain")).stdout;
+        (json["slots"][0].get("consumer_states").cloned(), table)
+    };
+    assert_eq!(states(b"").0, None);
+    let (json, table) = states(b"a\"b\\ consuming;\n\x1b[2J\xff stopped");
+    assert_eq!(json, Some(json!("a\"b\\ consuming;??[2J? stopped")));
+    assert!(table.contains("\n      a\"b\\ consuming;??[2J? stopped\n"), "{table}");
+    let longest = "~".repeat(192);
+    assert_eq!(states(longest.as_bytes()).0, Some(json!(longest)));
+}
+
 fn json_of_odd_names(site: &Site) {
     let names: [&[u8]; 8] = [
         b"quote\"s",
@@ -150,6 +169,7 @@ fn json_holds(site: &Site) {
         assert_eq!(slot["consumers_expected"], json!(2));
         assert_eq!(slot["jobs"], json!(0));
         assert_eq!(slot["phase"], json!("running"));
+        assert_eq!(slot["consumer_states"], json!("orders consuming; mails consuming"));
         assert!(slot["age_ms"].as_u64().is_some_and(|age| age < 45_000), "{slot}");
         assert_eq!(slot.get("problem"), None);
     }
@@ -179,6 +199,8 @@ fn explain_holds(site: &Site) {
             }
         }
     }
+    let said = |line: &&str| *line == "      orders consuming; mails consuming";
+    assert_eq!(answer.stdout.lines().filter(said).count(), 11);
     assert!(line("directory ").ends_with(&format!(" {} (flag)", marks.shown())));
     assert!(line("max age").ends_with(" 9 (TICKMARK_MAX_AGE)"));
     assert!(line("format ").ends_with(" binary (default)"));

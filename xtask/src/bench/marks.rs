@@ -70,6 +70,7 @@ impl MarksDirectory {
             oldest_job_ms: 0,
             time_namespace: procfs::time_namespace(),
             generation: self.generation.clone(),
+            consumer_states: b"orders consuming; mails consuming"[..].try_into().expect("short"),
         }
     }
 

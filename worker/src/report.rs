@@ -1,16 +1,58 @@
-//! `--explain` and `--json`: the verdict and what it rests on, as a table for people or as one line of
-//! JSON. One walk writes both, so that neither says what the other does not, and both fit.
+//! Answers about a marks directory, as text: the verdict alone, or with what it rests on, as a table
+//! for people or as one line of JSON. The probe prints these, and whatever else answers the same
+//! questions must call the same code. One walk writes table and JSON, so that neither says what the
+//! other does not.
 
-use tickmark::observe::{Seen, age_ns};
-use tickmark::procfs::{Dispose, Evidence};
-use tickmark::settings::{Settings, Source};
 use tickmark_protocol::{
     AnyMark, Detail, Encoding, Generation, Phase, Read, Relation, Shown, Sink, Topology, Verdict,
     Words, classify,
 };
 
+use crate::clock::Clocks;
+use crate::observe::{Seen, age_ns, judge_with};
+use crate::procfs::{Dispose, Evidence};
+use crate::settings::{Settings, Source};
+
+/// How much an answer says, and to whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// The verdict in one line, as `tickmark-probe` prints it.
+    Line,
+    /// A table for people, as `tickmark-probe --explain` prints it.
+    Table,
+    /// One line of JSON, as `tickmark-probe --json` prints it.
+    Json,
+}
+
+/// Judges the directory that `settings` names and says so into `out`, line end included; returns the
+/// verdict. Reads nothing but the directory and procfs, keeps nothing, and allocates nothing.
+///
+/// `drop` is a `dispose` for everyone who does not count system calls.
+pub fn answer(
+    form: Form,
+    settings: &Settings<'_>,
+    clocks: Clocks,
+    dispose: Dispose<'_>,
+    out: &mut dyn Sink,
+) -> Verdict {
+    let dir = settings.dir.value.to_bytes();
+    if form == Form::Line {
+        let mut evidence = Evidence::new(settings.launch, dispose);
+        let verdict = judge_with(settings, &mut evidence, clocks, &mut |_| {});
+        verdict.line(dir).say(out);
+        out.put(b"\n");
+        return verdict;
+    }
+    let mut report = Report::new(out, form == Form::Json, settings, dispose);
+    report.settings(settings);
+    let mut evidence = Evidence::new(settings.launch, dispose);
+    let verdict = judge_with(settings, &mut evidence, clocks, &mut |seen| report.seen(&seen));
+    report.verdict(&verdict, dir);
+    verdict
+}
+
 /// Writes member by member, in the order in which things are seen.
-pub(crate) struct Report<'a> {
+struct Report<'a> {
     out: &'a mut dyn Sink,
     json: bool,
     /// What this process can say about its container, read whole. The verdict reads its own, lazily,
@@ -27,7 +69,7 @@ slot  age, ms   format  pid       consumers   jobs  phase       generation
 ^F";
 
 impl<'a> Report<'a> {
-    pub(crate) fn new(
+    fn new(
         out: &'a mut dyn Sink,
         json: bool,
         settings: &Settings<'_>,
@@ -69,13 +111,13 @@ impl<'a> Report<'a> {
         }
     }
 
-    pub(crate) fn settings(&mut self, settings: &Settings<'_>) {
+    fn settings(&mut self, settings: &Settings<'_>) {
         let (dir, max_age) = (&settings.dir, &settings.max_age);
         let (strict, format) = (&settings.strict, &settings.format);
         let Topology { state, detail, .. } = self.topology;
         self.say(
             concat!(
-                "tickmark-probe ",
+                "tickmark ",
                 env!("CARGO_PKG_VERSION"),
                 "\ndirectory   % (%)",
                 "\nmax age, s  % (%)",
@@ -109,7 +151,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    pub(crate) fn seen(&mut self, seen: &Seen<'_>) {
+    fn seen(&mut self, seen: &Seen<'_>) {
         match seen {
             Seen::Header { unsafe_published, expected, generation } => {
                 let (expected, members): (&dyn Words, _) = match expected {
@@ -143,6 +185,12 @@ impl<'a> Report<'a> {
                 }
                 if let Some(problem) = problem {
                     self.say("^@", r#","problem":"%""#, &[problem]);
+                }
+                if let Read::Found(AnyMark::Binary(mark)) = &observation.mark
+                    && !mark.consumer_states.is_empty()
+                {
+                    let states = Shown(&mark.consumer_states);
+                    self.say("\n      %", r#","consumer_states":"%""#, &[&states]);
                 }
                 self.say("", "}", &[]);
             }
@@ -187,7 +235,7 @@ impl<'a> Report<'a> {
         Compared(written.map(|written| self.own.relation(written)))
     }
 
-    pub(crate) fn verdict(&mut self, verdict: &Verdict, dir: &[u8]) {
+    fn verdict(&mut self, verdict: &Verdict, dir: &[u8]) {
         self.say(
             "\n\nhealthy     %\nverdict     %\n",
             "],\"healthy\":%,\"verdict\":\"%\"}\n",
