@@ -7,6 +7,7 @@
 #[allow(dead_code, reason = "its users come with the modules below")]
 mod error;
 mod name;
+pub mod swap;
 
 pub use error::{BoxError, Error};
 pub use name::{BuildName, GenerationNumber, HostName, LeafName};
