@@ -1058,10 +1058,10 @@ impl<B: Clone + PartialEq> Swap<B> {
             State::Serving if self.record.leaving.is_empty() && self.record.raised => {
                 self.retire(out);
             }
-            State::Serving | State::Asleep if !self.some_leave() => {
-                if !self.record.leaving.is_empty() {
-                    out.push(Action::Rest);
-                }
+            State::Serving | State::Asleep
+                if !self.some_leave() && !self.record.leaving.is_empty() =>
+            {
+                out.push(Action::Rest);
             }
             _ => {}
         }
