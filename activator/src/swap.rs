@@ -30,14 +30,12 @@
 //! Raising    --> Admitting:  superseded, or refused and the last healthy build instead
 //! Raising    --> Restoring:  refused, the incumbent serves on
 //! Raising    --> Retiring:   refused, an older generation still leaves
-//! Raising    --> Serving:    refused, and an older generation is not proven gone
 //! Raising    --> Resting:    refused, nothing serves
 //! Raising    --> Asleep:     refused, and no build was ever healthy
 //! Raising    --> Stopping:   stopped
 //! Starting   --> Warming:    the process runs
 //! Starting   --> Retiring:   it may have run: killed
 //! Starting   --> Restoring:  nothing ran, the incumbent serves on
-//! Starting   --> Serving:    nothing ran, and an older generation is not proven gone
 //! Starting   --> Admitting:  superseded, or failed and the last healthy build instead
 //! Starting   --> Resting:    failed, nothing serves
 //! Starting   --> Asleep:     failed, and no build was ever healthy
@@ -45,8 +43,6 @@
 //! Warming    --> Switching:  ready
 //! Warming    --> Retiring:   died or never ready: killed, the incumbent serves on
 //! Warming    --> Admitting:  superseded, or failed and the last healthy build instead
-//! Warming    --> Resting:    failed, nothing serves
-//! Warming    --> Asleep:     failed, and no build was ever healthy
 //! Warming    --> Stopping:   stopped
 //! Switching  --> Retiring:   switched, or the link refused
 //! Switching  --> Repointing: switched to one that has died
@@ -61,16 +57,19 @@
 //! Repointing --> Serving:    the link names the incumbent, and nothing has to leave or be restored
 //! Repointing --> Admitting:  the incumbent died, a newer request or the last healthy build instead
 //! Repointing --> Resting:    the link refused, or the incumbent died
+//! Repointing --> Asleep:     stopped, and nothing is left
 //! Repointing --> Stopping:   stopped
 //! Retiring   --> Repointing: the new one died while the old one still serves
 //! Retiring   --> Restoring:  every other generation is proven gone
 //! Retiring   --> Serving:    done, or one is not proven gone
 //! Retiring   --> Admitting:  a newer request
 //! Retiring   --> Resting:    the incumbent died
+//! Retiring   --> Asleep:     failed or stopped, and nothing is left
 //! Retiring   --> Stopping:   stopped
 //! Restoring  --> Serving:    the parent has the incumbent's tier
 //! Restoring  --> Admitting:  a newer request
 //! Restoring  --> Resting:    the incumbent died
+//! Restoring  --> Asleep:     stopped, and nothing is left
 //! Restoring  --> Stopping:   stopped
 //! Serving    --> Admitting:  swap, or a red verdict
 //! Serving    --> Retiring:   one not proven gone is killed once more
@@ -79,6 +78,8 @@
 //! Serving    --> Stopping:   stop
 //! Resting    --> Admitting:  rested, or asked
 //! Resting    --> Repointing: rested, and the link does not name the incumbent yet
+//! Resting    --> Retiring:   one that was not linked yet died
+//! Resting    --> Asleep:     stopped, and nothing is left
 //! Resting    --> Stopping:   stop
 //! Stopping   --> Asleep:     none is left, or none can be proven gone
 //! Stopping   --> Admitting:  a newer request
@@ -308,9 +309,10 @@ pub enum Action<B> {
     /// Point the canonical path at it (and widen its socket, and purge). [`Event::Switched`],
     /// [`Event::SwitchRefused`]. A host without a socket switches by saying so.
     Switch(GenerationNumber),
-    /// Remove the canonical link if it names this one, and only then. No answer.
-    Unlink(GenerationNumber),
-    /// Start the time to settle. [`Event::Settled`].
+    /// Remove the canonical link if it names this one, and only then; `None`, any generation of
+    /// this host. No answer.
+    Unlink(Option<GenerationNumber>),
+    /// Start the time to settle; an earlier one of it is dropped. [`Event::Settled`].
     Settle(GenerationNumber),
     /// Tell it to end, and start the time to drain. [`Event::Drained`], and [`Event::Died`] once it
     /// has ended.
@@ -435,6 +437,8 @@ pub struct Record<B> {
     pub leaving: Vec<Leaving<B>>,
     /// The parent may be wider than the incumbent's tier.
     pub raised: bool,
+    /// What the canonical path names, unless a switch was under way.
+    pub link: Option<GenerationNumber>,
 }
 
 impl<B> Default for Record<B> {
@@ -447,6 +451,7 @@ impl<B> Default for Record<B> {
             successor: None,
             leaving: Vec::new(),
             raised: false,
+            link: None,
         }
     }
 }
@@ -483,8 +488,8 @@ pub struct Swap<B> {
     /// The newest request, if its turn has not come.
     next: Option<Request<B>>,
     newest: Attempt,
-    /// What the canonical path names, as far as this activator knows.
-    link: Option<GenerationNumber>,
+    /// The canonical path is as recorded: no crash lies in between.
+    sure: bool,
     /// While recovering: not yet looked for, and found alive.
     lost: Vec<GenerationNumber>,
     found: Vec<GenerationNumber>,
@@ -509,7 +514,7 @@ impl<B: Clone + PartialEq> Swap<B> {
             stop: None,
             next: None,
             newest: Attempt::default(),
-            link: None,
+            sure: true,
             lost: Vec::new(),
             found: Vec::new(),
         }
@@ -518,7 +523,7 @@ impl<B: Clone + PartialEq> Swap<B> {
     /// A host as it was recorded, and what is to be looked for.
     #[must_use]
     pub fn recover(record: Record<B>) -> (Swap<B>, Vec<Action<B>>) {
-        let mut swap = Swap { record, ..Swap::new() };
+        let mut swap = Swap { record, sure: false, ..Swap::new() };
         let actions: Actions<B> = swap.members().cloned().map(Action::Adopt).collect();
         swap.lost = swap.members().map(|member| member.number).collect();
         swap.state = State::Recovering;
@@ -545,7 +550,8 @@ impl<B: Clone + PartialEq> Swap<B> {
     /// The generation that the canonical path names, if that is the incumbent.
     #[must_use]
     pub fn serves(&self) -> Option<GenerationNumber> {
-        self.record.current.as_ref().map(|current| current.number).filter(|n| self.link == Some(*n))
+        let current = self.record.current.as_ref()?;
+        (self.sure && self.record.link == Some(current.number)).then_some(current.number)
     }
 
     /// The attempt that is under way. The gate refuses a start whose attempt is not this one any more,
@@ -685,7 +691,7 @@ impl<B: Clone + PartialEq> Swap<B> {
             }
             Some(Request { attempt, want: Want::Wake(build) }) => match self.serves() {
                 Some(number) => {
-                    out.push(Action::Answer(attempt, Outcome::Done(number)));
+                    out.push(Action::Answer(attempt, self.done(number)));
                     self.decide(out);
                 }
                 None => self.begin(Some(attempt), build, None, out),
@@ -814,7 +820,7 @@ impl<B: Clone + PartialEq> Swap<B> {
     fn switched(&mut self, number: GenerationNumber, out: &mut Actions<B>) {
         match self.state {
             State::Switching => {
-                self.link = Some(number);
+                self.linked(number);
                 let Some(successor) = self.record.successor.take() else {
                     // It died on the way, and the path names it.
                     if let Some(trial) = &mut self.trial {
@@ -823,8 +829,7 @@ impl<B: Clone + PartialEq> Swap<B> {
                     if self.record.current.is_some() {
                         self.repoint(out);
                     } else {
-                        self.link = None;
-                        out.push(Action::Unlink(number));
+                        self.unlink(number, out);
                         self.fail(Why::Died, out);
                     }
                     return;
@@ -840,7 +845,10 @@ impl<B: Clone + PartialEq> Swap<B> {
                 self.retire(out);
             }
             State::Repointing => {
-                self.link = Some(number);
+                self.linked(number);
+                if self.record.current.is_none() {
+                    return self.bereft(out);
+                }
                 let settling = |leaving: &&Leaving<B>| leaving.stage == Stage::Settling;
                 let settling = self.record.leaving.iter().filter(settling);
                 out.extend(settling.map(|leaving| Action::Settle(leaving.member.number)));
@@ -852,30 +860,39 @@ impl<B: Clone + PartialEq> Swap<B> {
 
     fn switch_refused(&mut self, number: GenerationNumber, out: &mut Actions<B>) {
         match self.state {
-            State::Switching if self.is_successor(number) => {
+            State::Switching if !self.is_successor(number) => self.fail(Why::Died, out),
+            State::Switching if self.record.current.is_some() => {
                 self.discard(out);
                 self.fail(Why::Switch, out);
             }
-            State::Switching => self.fail(Why::Died, out),
-            State::Repointing if self.record.current.is_none() => self.retire(out),
-            State::Repointing => {
-                let outcome = Outcome::NothingServes { why: Why::Switch };
-                if let Some(attempt) = self.trial.take().and_then(|trial| trial.asked) {
-                    out.push(Action::Answer(attempt, outcome));
-                }
-                match self.next.take() {
-                    Some(next) if next.want == Want::Stop => {
-                        self.next = Some(next);
-                        return self.decide(out);
-                    }
-                    Some(next) => out.push(Action::Answer(next.attempt, outcome)),
-                    None => {}
-                }
-                self.state = State::Resting;
-                out.push(Action::Rest);
+            // There is nothing better to serve: it is kept, and the link tried again.
+            State::Switching => {
+                self.record.current = self.record.successor.take();
+                self.record.good = self.record.current.as_ref().map(|it| it.build.clone());
+                self.astray(out);
             }
+            State::Repointing if self.record.current.is_none() => self.bereft(out),
+            State::Repointing => self.astray(out),
             _ => {}
         }
+    }
+
+    /// The incumbent is ready, but the path does not lead to it.
+    fn astray(&mut self, out: &mut Actions<B>) {
+        let outcome = Outcome::NothingServes { why: Why::Switch };
+        if let Some(attempt) = self.trial.take().and_then(|trial| trial.asked) {
+            out.push(Action::Answer(attempt, outcome));
+        }
+        match self.next.take() {
+            Some(next) if next.want == Want::Stop => {
+                self.next = Some(next);
+                return self.decide(out);
+            }
+            Some(next) => out.push(Action::Answer(next.attempt, outcome)),
+            None => {}
+        }
+        self.state = State::Resting;
+        out.push(Action::Rest);
     }
 
     fn died(&mut self, number: GenerationNumber, out: &mut Actions<B>) {
@@ -895,16 +912,9 @@ impl<B: Clone + PartialEq> Swap<B> {
             self.kill(dead, out);
             match self.state {
                 State::Serving => self.decide(out),
-                State::Retiring => {
-                    if self.back_to_the_old() {
-                        if let Some(trial) = &mut self.trial {
-                            trial.end = End::Failed(Why::Died);
-                        }
-                        self.repoint(out);
-                    } else {
-                        self.retire(out);
-                    }
-                }
+                State::Retiring => self.bereft(out),
+                // It was not linked yet, and the backoff is for that.
+                State::Resting => self.bereft(out),
                 // Each of the others has an answer to wait for.
                 _ => {}
             }
@@ -913,6 +923,19 @@ impl<B: Clone + PartialEq> Swap<B> {
         {
             leaving.stage = Stage::Proving;
             out.push(Action::Kill(number));
+        }
+    }
+
+    /// The incumbent has died: the one before it takes its place again, if that still serves.
+    fn bereft(&mut self, out: &mut Actions<B>) {
+        if self.back_to_the_old() {
+            if let Some(trial) = &mut self.trial {
+                trial.end = End::Failed(Why::Died);
+            }
+            self.repoint(out);
+        } else {
+            self.send_all_away(out);
+            self.retire(out);
         }
     }
 
@@ -1011,8 +1034,7 @@ impl<B: Clone + PartialEq> Swap<B> {
             let outcome = match (trial.end, serves) {
                 (End::Switched, Some(serves)) => match trial.instead {
                     Some(why) => Outcome::Unchanged { serves, why },
-                    None if self.record.leaving.is_empty() => Outcome::Done(serves),
-                    None => Outcome::Unproven { serves: Some(serves) },
+                    None => self.done(serves),
                 },
                 (End::Failed(why), serves)
                     if trial.successor.is_some_and(|it| self.leaving(it).is_some()) =>
@@ -1038,6 +1060,10 @@ impl<B: Clone + PartialEq> Swap<B> {
         self.record.wanted = false;
         self.stop = asked;
         self.state = State::Stopping;
+        // Also one that is long gone: a switch may have been under way when the activator crashed.
+        out.push(Action::Unlink(None));
+        self.record.link = None;
+        self.sure = true;
         self.send_all_away(out);
         self.prove_again(out);
         self.left(out);
@@ -1102,6 +1128,13 @@ impl<B: Clone + PartialEq> Swap<B> {
         if !self.record.wanted {
             return self.stop(None, out);
         }
+        if self.record.current.is_none()
+            && let Some(ready) = self.record.successor.take_if(|successor| successor.ready)
+        {
+            // It may be linked already. If it is ill by now, its verdict will say so.
+            self.record.good = Some(ready.build.clone());
+            self.record.current = Some(ready);
+        }
         if self.record.current.is_some() || self.back_to_the_old() {
             // The path may name the successor: it serves on until that is put right, and leaves then.
             if let Some(member) = self.record.successor.take() {
@@ -1136,26 +1169,39 @@ impl<B: Clone + PartialEq> Swap<B> {
         {
             self.record.leaving.push(Leaving { member, stage: Stage::Settling });
         }
+        let mut ended = Vec::new();
         for leaving in &mut self.record.leaving {
             if leaving.stage == Stage::Settling {
                 let number = leaving.member.number;
                 leaving.stage = Stage::Draining;
-                // Only known not to be named if something else is.
-                if self.link.is_none_or(|link| link == number) {
-                    self.link = None;
-                    out.push(Action::Unlink(number));
-                }
-                out.push(Action::Term(number));
+                ended.push(number);
             }
         }
+        for number in ended {
+            self.unlink(number, out);
+            out.push(Action::Term(number));
+        }
+    }
+
+    fn linked(&mut self, number: GenerationNumber) {
+        self.record.link = Some(number);
+        self.sure = true;
+    }
+
+    /// The canonical path must not name this one any more.
+    fn unlink(&mut self, number: GenerationNumber, out: &mut Actions<B>) {
+        if self.record.link == Some(number) {
+            self.record.link = None;
+        } else if self.sure {
+            return;
+        }
+        out.push(Action::Unlink(Some(number)));
     }
 
     /// The successor, if there is one, is killed.
     fn discard(&mut self, out: &mut Actions<B>) {
         if let Some(successor) = self.record.successor.take() {
-            if self.link.is_none() {
-                out.push(Action::Unlink(successor.number));
-            }
+            self.unlink(successor.number, out);
             self.kill(Some(successor), out);
         }
     }
@@ -1191,6 +1237,14 @@ impl<B: Clone + PartialEq> Swap<B> {
     /// A proof is still to come.
     fn some_leave(&self) -> bool {
         self.record.leaving.iter().any(|leaving| leaving.stage != Stage::Unproven)
+    }
+
+    fn done(&self, serves: GenerationNumber) -> Outcome {
+        if self.record.leaving.is_empty() {
+            Outcome::Done(serves)
+        } else {
+            Outcome::Unproven { serves: Some(serves) }
+        }
     }
 
     /// How a request ends that changed nothing.
