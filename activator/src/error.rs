@@ -53,6 +53,14 @@ pub(crate) enum Kind {
     NoDelegation,
     /// The kernel has no `cgroup.kill`.
     NoKill,
+    /// The cgroup has taken a kill and is never spawned into again.
+    Killed,
+    /// Something lives in a cgroup that should be empty.
+    Populated,
+    /// No activator made the cgroup: its limits are another's.
+    NotOurs,
+    /// A controller that a limit needs is not delegated.
+    NoController,
     /// No containment for generations: the proof on the host covers it.
     NoContainment,
     /// A start or a switch that did not come to be: died, never healthy, link refused.
@@ -173,6 +181,30 @@ impl Error {
     #[must_use]
     pub fn is_no_kill(&self) -> bool {
         self.0.kind == Kind::NoKill
+    }
+
+    /// The cgroup has taken a kill, and is never spawned into again.
+    #[must_use]
+    pub fn is_killed(&self) -> bool {
+        self.0.kind == Kind::Killed
+    }
+
+    /// Something lives in a cgroup that should be empty: kill it first.
+    #[must_use]
+    pub fn is_populated(&self) -> bool {
+        self.0.kind == Kind::Populated
+    }
+
+    /// No activator made the cgroup, and its limits are another's to set.
+    #[must_use]
+    pub fn is_not_ours(&self) -> bool {
+        self.0.kind == Kind::NotOurs
+    }
+
+    /// A controller that a limit needs is not delegated.
+    #[must_use]
+    pub fn is_no_controller(&self) -> bool {
+        self.0.kind == Kind::NoController
     }
 
     /// Generations and sidecars have no cgroup of their own; the proof on the host covers them.
