@@ -8,6 +8,7 @@ mod containers;
 mod demo;
 mod elf;
 mod image;
+mod lint_manifest;
 mod outcome;
 mod probe;
 mod test;
@@ -20,13 +21,14 @@ use outcome::Failure;
 const HELP: &str = "\
 cargo xtask COMMAND [FLAG]...
 
-  demo        watch a worker and the probe through a story, with nothing set up beforehand
-  test        run every test that can run here, and say why the others cannot
-  probe       build the static probe for each architecture and check the files
-  image       write the probe's multi-architecture image, without a container engine
-  bench       measure the probe beside other programs, and the worker's tick
-  containers  run the tests that make real containers: needs root and runc
-  ci          everything else that must hold
+  demo           watch a worker and the probe through a story, with nothing set up beforehand
+  test           run every test that can run here, and say why the others cannot
+  probe          build the static probe for each architecture and check the files
+  image          write the probe's multi-architecture image, without a container engine
+  bench          measure the probe beside other programs, and the worker's tick
+  containers     run the tests that make real containers: needs root and runc
+  lint-manifest  say what will go wrong with a worker's Kubernetes manifest
+  ci             everything else that must hold
 
 cargo xtask COMMAND --help tells more about one.
 ";
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
             Some("bench") => bench::command(arguments),
             Some("containers") => containers::command(arguments),
             Some("test") => test::command(arguments),
+            Some("lint-manifest") => lint_manifest::command(arguments),
             Some("ci") => ci::command(arguments),
             Some("demo") => demo::command(arguments),
             Some("help") => {
