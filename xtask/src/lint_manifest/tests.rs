@@ -2,7 +2,6 @@
 //! it just does not.
 
 use std::fs;
-use std::path::Path;
 
 use super::finding::{Finding, Level};
 use super::report::Report;
@@ -119,36 +118,6 @@ fn pod(place: &str, fragment: &str) -> String {
     let fragment: String =
         fragment.lines().map(|line| format!("  {}\n", line.get(indent..).unwrap_or(""))).collect();
     format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: printed}}\nspec:\n{fragment}")
-}
-
-/// Those that the scenarios apply, once they are there: a scenario may be wrong on purpose, and says so
-/// with `# lint: RULE…` in a comment.
-#[test]
-fn what_the_scenarios_apply_is_as_they_say() {
-    let directory = workspace::root().join("tests/k8s");
-    for path in yaml_files(&directory) {
-        let text = fs::read_to_string(&path).unwrap();
-        let said = text.lines().filter_map(|line| line.trim().strip_prefix("# lint: "));
-        let mut said: Vec<_> = said.flat_map(|line| line.split([',', ' '])).collect();
-        let mut found: Vec<_> = findings(&text).iter().map(|finding| finding.rule).collect();
-        for rules in [&mut said, &mut found] {
-            rules.retain(|rule| !rule.is_empty());
-            rules.sort_unstable();
-            rules.dedup();
-        }
-        assert_eq!(found, said, "{}", path.display());
-    }
-}
-
-fn yaml_files(directory: &Path) -> Vec<std::path::PathBuf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries
-        .flat_map(|entry| {
-            let path = entry.path();
-            if path.is_dir() { yaml_files(&path) } else { vec![path] }
-        })
-        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
-        .collect()
 }
 
 #[test]
