@@ -45,27 +45,16 @@ impl Leaf {
     /// [cgroup v2](https://docs.kernel.org/admin-guide/cgroup-v2.html#processes): `cgroup.procs`.
     /// A move is not held against `pids.max`.
     pub fn place(&self, pid: u32) -> Result<(), Error> {
-        self.refuse_killed()?;
+        self.refuse_unfit()?;
         let directory = &self.cgroup.directory;
-        let kind = directory.doing(directory.read("cgroup.type"), "read cgroup.type of")?;
-        // The root of a threaded subtree, `domain threaded`, is killed as any other.
-        if !kind.starts_with("domain") || kind.trim_end() == "domain invalid" {
-            return Err(Error::new(
-                Kind::Failed,
-                format!(
-                    "{} is {}, where nothing can be killed: start in a fresh one",
-                    directory.path().display(),
-                    kind.trim_end()
-                ),
-            ));
-        }
         let moved = directory.write("cgroup.procs", &pid.to_string());
         directory.doing(moved, &format!("move process {pid} into"))?;
         // A kill that began in between may have missed it; one that begins now cannot.
-        self.refuse_killed()
+        self.refuse_unfit()
     }
 
-    fn refuse_killed(&self) -> Result<(), Error> {
+    /// An error where nothing may be started: it took a kill, or could not be killed.
+    fn refuse_unfit(&self) -> Result<(), Error> {
         let directory = &self.cgroup.directory;
         for cgroup in [&self.host, directory] {
             if cgroup.doing(cgroup.mark(), "read the mark of")? == Mark::Killed {
@@ -75,7 +64,18 @@ impl Leaf {
                 ));
             }
         }
-        Ok(())
+        let kind = directory.doing(directory.read("cgroup.type"), "read cgroup.type of")?;
+        // The root of a threaded subtree, `domain threaded`, is killed as any other.
+        match kind.trim_end() {
+            "domain" | "domain threaded" => Ok(()),
+            kind => Err(Error::new(
+                Kind::Failed,
+                format!(
+                    "{} is {kind}, where nothing can be killed: start in a fresh one",
+                    directory.path().display()
+                ),
+            )),
+        }
     }
 
     /// Limits this leaf alone; its host's limit holds as well.

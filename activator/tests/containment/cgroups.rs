@@ -12,7 +12,7 @@ use tickmark_activator::process::Exit;
 use tickmark_activator::stub;
 use tickmark_activator::{HostName, LeafName};
 
-use crate::site::{Site, generation, soon, until};
+use crate::site::{Site, generation, rounds, soon, until};
 use crate::{Case, cases};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -325,7 +325,7 @@ fn a_leader_that_left_its_cgroup_makes_an_empty_one_prove_nothing(site: &Site) {
 }
 
 fn a_deadline_that_has_passed_never_proves_what_lives(site: &Site) {
-    for number in 1..=20 {
+    for number in 1..=u64::from(rounds(20)) {
         let leaf = site.fresh(number);
         site.run(&leaf, "hop", &[]).wait(soon()).unwrap();
         match leaf.kill(&[], Instant::now()) {
@@ -341,7 +341,7 @@ fn a_deadline_that_has_passed_never_proves_what_lives(site: &Site) {
 
 fn many_kills_lose_no_wake(site: &Site) {
     let mut times = Vec::new();
-    let rounds = if crate::guest::is_this() { 50 } else { 200 };
+    let rounds = rounds(200);
     for _ in 0..rounds {
         let leaf = site.fresh(1);
         let launch = site.files.worker("wait", &[]);

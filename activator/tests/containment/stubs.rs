@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use tickmark_activator::process::{Exit, Identity, Process};
 use tickmark_activator::stub::{self, GoError};
 
-use crate::site::{Files, Site, soon, until};
+use crate::site::{Files, Site, rounds, soon, until};
 use crate::{Case, cases, trace};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -68,7 +68,7 @@ fn nothing_runs_before_the_go_and_all_of_it_after() {
 fn a_refused_stub_is_gone_and_never_ran() {
     let files = Files::new();
     let (launch, trace) = traced(&files);
-    for round in 0..100 {
+    for round in 0..rounds(100) {
         let waiting = stub::spawn(&launch, None, soon()).expect("a stub");
         let identity = waiting.identity().clone();
         if round % 2 == 0 {
@@ -86,7 +86,7 @@ fn a_refused_stub_is_gone_and_never_ran() {
 fn the_stubs_of_a_killed_activator_never_run() {
     let files = Files::new();
     let (launch, trace) = traced(&files);
-    for round in 0..40 {
+    for round in 0..rounds(80) {
         let mut parent = Command::new(env::current_exe().unwrap())
             .args(["worker", "parent"])
             .arg(&launch.program)
@@ -97,7 +97,7 @@ fn the_stubs_of_a_killed_activator_never_run() {
         let mut lines = BufReader::new(parent.stdout.take().unwrap());
         if round % 4 == 0 {
             // Somewhere on the way.
-            std::thread::sleep(Duration::from_micros(100 * round));
+            std::thread::sleep(Duration::from_micros(100 * u64::from(round)));
             parent.kill().unwrap();
         }
         let mut line = String::new();
@@ -329,10 +329,10 @@ fn generations_are_not_spared_by_the_out_of_memory_killer(site: &Site) {
     assert!(score >= 0, "{score}");
 }
 
-/// Not a judgement on a machine that others use: the numbers are printed, and only an absurd one
-/// fails.
+/// Not a judgement on a machine that others use, or on a guest: the numbers are printed, and only
+/// what no load explains fails.
 fn how_long_it_takes(site: &Site) {
-    let rounds = if crate::guest::is_this() { 10 } else { 100 };
+    let rounds = rounds(100);
     let mut spawn = Vec::new();
     let mut refuse = Vec::new();
     let mut go = Vec::new();
@@ -351,6 +351,9 @@ fn how_long_it_takes(site: &Site) {
         let start = Instant::now();
         let process = waiting.go(soon()).unwrap();
         timed(&mut go, start);
+        // The kernel tells of a change of `populated` no more than once in 10 ms (6.1 and 6.18):
+        // sooner, that would be measured.
+        std::thread::sleep(Duration::from_millis(11));
         let start = Instant::now();
         leaf.kill(&[&process], soon()).unwrap();
         timed(&mut kill, start);
@@ -364,5 +367,5 @@ fn how_long_it_takes(site: &Site) {
         "median of {rounds}: spawn {spawn} µs, refuse {refuse} µs, go {go} µs, kill and proof \
          {kill} µs"
     );
-    assert!(spawn + refuse + go + kill < 1_000_000);
+    assert!(spawn + refuse + go + kill < 15_000_000);
 }
