@@ -67,11 +67,12 @@ pub struct Process {
 }
 
 impl Process {
-    /// Finds a process that an earlier activator started; `None` where it is gone, a zombie that
+    /// Finds a process that an earlier activator started; `None` where it has ended, a zombie that
     /// its parent has not waited for included. Then nothing is known of its descendants.
     ///
     /// The pidfd comes first and the start time after it: a number that was given again in between
-    /// has a later start time.
+    /// has a later start time. Whether it has ended is the pidfd's to say: in procfs a process
+    /// whose first thread has left looks like a zombie.
     ///
     /// # Errors
     /// procfs or the pidfd cannot be had. pidfds are Linux 5.3 and later, on which `poll` tells
@@ -80,17 +81,28 @@ impl Process {
         if boot_id()? != identity.boot_id {
             return Ok(None);
         }
-        let Some(pid) = to_pid(identity.pid) else { return Ok(None) };
-        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+        let pid = identity.pid;
+        let Some(number) = to_pid(pid) else { return Ok(None) };
+        let pidfd = match pidfd_open(number, PidfdFlags::empty()) {
             Ok(pidfd) => pidfd,
             // EINVAL, since Linux 6.9 ENOENT: the number is a thread's now.
             Err(Errno::SRCH | Errno::INVAL | Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(error).doing(|| format!("open process {}", identity.pid)),
+            Err(error) => return Err(error).doing(|| format!("open process {pid}")),
         };
-        let found = read_stat(identity.pid)?.filter(|stat| {
-            stat.start_time == identity.start_time && !matches!(stat.state, b'Z' | b'X')
-        });
-        Ok(found.map(|_| Process { pidfd, identity: identity.clone(), exit: Mutex::new(None) }))
+        let start_time = read_start_time(pid)?;
+        let ended = descriptor::wait(&pidfd, PollFlags::IN, Instant::now())
+            .doing(|| format!("look at process {pid}"))?;
+        match start_time {
+            _ if ended => Ok(None),
+            Some(found) if found != identity.start_time => Ok(None),
+            Some(_) => {
+                Ok(Some(Process { pidfd, identity: identity.clone(), exit: Mutex::new(None) }))
+            }
+            None => Err(Error::new(
+                Kind::Io,
+                format!("process {pid} lives and is not in /proc, which hides it (hidepid)"),
+            )),
+        }
     }
 
     /// A child of ours that nobody has waited for, so that its number is its own.
@@ -99,15 +111,11 @@ impl Process {
             .ok_or(Errno::SRCH)
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
             .doing(|| format!("open process {pid}"))?;
-        let stat = read_stat(pid)?.ok_or_else(|| {
+        let start_time = read_start_time(pid)?.ok_or_else(|| {
             Error::new(Kind::Io, format!("process {pid} is not in /proc: is procfs mounted there?"))
         })?;
-        let identity = Identity {
-            pid,
-            start_time: stat.start_time,
-            boot_id: boot_id()?.to_owned(),
-            cgroup_id: None,
-        };
+        let identity =
+            Identity { pid, start_time, boot_id: boot_id()?.to_owned(), cgroup_id: None };
         Ok(Process { pidfd, identity, exit: Mutex::new(None) })
     }
 
@@ -206,24 +214,18 @@ impl AsFd for Process {
     }
 }
 
-/// What `/proc/<pid>/stat` says.
-struct Stat {
-    state: u8,
-    start_time: u64,
-}
-
-/// `None` where there is no such process.
+/// Field 22 of `/proc/<pid>/stat`; `None` where there is no such process to be seen.
 ///
 /// # References
 /// [proc_pid_stat(5)](https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html)
-fn read_stat(pid: u32) -> Result<Option<Stat>, Error> {
+fn read_start_time(pid: u32) -> Result<Option<u64>, Error> {
     let path = format!("/proc/{pid}/stat");
     let text = match fs::read(&path) {
         Ok(text) => text,
         Err(error) if gone(&error) => return Ok(None),
         Err(error) => return Err(error).doing(|| format!("read {path}")),
     };
-    parse_stat(&text)
+    parse_start_time(&text)
         .map(Some)
         .ok_or_else(|| Error::new(Kind::Io, format!("{path} does not read as proc_pid_stat(5)")))
 }
@@ -233,15 +235,12 @@ fn gone(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }
 
-/// The second field is the name in parentheses, which may hold any byte, `)` among them.
-fn parse_stat(text: &[u8]) -> Option<Stat> {
+/// The second field is the name in parentheses, which may hold any byte, `)` among them; the state
+/// after it is field 3.
+fn parse_start_time(text: &[u8]) -> Option<u64> {
     let end = text.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(text.get(end + 1..)?).ok()?;
-    let mut fields = rest.split_ascii_whitespace();
-    let state = *fields.next()?.as_bytes().first()?;
-    // The state is field 3.
-    let start_time = fields.nth(22 - 4)?.parse().ok()?;
-    Some(Stat { state, start_time })
+    rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
 /// This boot's id, without its line end.
@@ -272,10 +271,9 @@ mod tests {
     #[test]
     fn field_22_is_read_after_the_last_parenthesis() {
         let head = "7 (a) b) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0";
-        let stat = parse_stat(format!("{head} 4711 9 9\n").as_bytes()).unwrap();
-        assert_eq!((stat.state, stat.start_time), (b'S', 4711));
-        assert!(parse_stat(head.as_bytes()).is_none());
-        assert!(parse_stat(b"").is_none());
+        assert_eq!(parse_start_time(format!("{head} 4711 9 9\n").as_bytes()), Some(4711));
+        assert_eq!(parse_start_time(head.as_bytes()), None);
+        assert_eq!(parse_start_time(b""), None);
     }
 
     #[test]

@@ -108,6 +108,13 @@ impl Delegation {
                  chmod go-w"
             ));
         }
+        if own().is_ok_and(|own| !own.is_root && path.starts_with(&own.directory)) {
+            tracing::warn!(
+                "cgroup {} is below this process's own: whoever stops this service stops the \
+                 hosts with it",
+                path.display()
+            );
+        }
         Ok(Delegation { directory: Arc::new(directory) })
     }
 }
@@ -127,11 +134,15 @@ fn make(path: &Path) -> Result<Result<Directory, Errno>, Error> {
     }
 }
 
+fn own() -> Result<OwnCgroup, String> {
+    let read = |path: &str| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
+    own_directory(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?)
+        .ok_or_else(|| "no cgroup v2 is mounted that this process is in".to_owned())
+}
+
 /// Where `auto` looks, or why nowhere.
 fn candidate() -> Result<PathBuf, String> {
-    let read = |path: &str| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
-    let own = own_directory(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?)
-        .ok_or("no cgroup v2 is mounted that this process is in")?;
+    let own = own()?;
     if let Some(above) = own.directory.parent().filter(|_| !own.is_root) {
         let companion = above.join(COMPANION);
         if companion.is_dir() {

@@ -138,6 +138,13 @@ impl HostCgroup {
     /// It cannot be opened.
     pub fn open_leaf(&self, name: LeafName) -> Result<Option<Leaf>, Error> {
         let host = &self.cgroup.directory;
+        if host.doing(self.cgroup.populated(), "read cgroup.events of")?.is_none() {
+            // Removed, and perhaps made again: a leaf that lives there is not absent.
+            return match HostCgroup::open(&self.parent, &self.name)? {
+                Some(again) => again.open_leaf(name),
+                None => Ok(None),
+            };
+        }
         let cgroup = Cgroup::open(host, name.to_string().as_ref())?;
         Ok(cgroup.map(|cgroup| self.leaf(name, cgroup)))
     }

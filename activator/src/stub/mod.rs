@@ -23,7 +23,7 @@ use std::{env, fmt, fs};
 
 use rustix::event::PollFlags;
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
@@ -267,10 +267,12 @@ impl Waiting {
             }
             match (&self.socket).write(rest) {
                 Ok(written) => rest = &rest[written..],
-                // It has ended, and its answer says why.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
+                // Broken: it has ended, and its answer says why.
+                Err(error) => match error.kind() {
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => return Ok(()),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
+                    _ => return Err(error),
+                },
             }
         }
         Ok(())
@@ -281,7 +283,8 @@ impl Waiting {
             return Ok(Answer::None);
         }
         let mut answer = [0; ANSWER];
-        match recv(&self.socket, &mut answer[..], RecvFlags::DONTWAIT) {
+        let received = retry_on_intr(|| recv(&self.socket, &mut answer[..], RecvFlags::DONTWAIT));
+        match received {
             // Unread bytes of the launch make the end of a stub a reset.
             Ok((0, _)) | Err(Errno::CONNRESET) => Ok(Answer::Ended),
             Ok((ANSWER, _)) => message::decode_answer(answer)

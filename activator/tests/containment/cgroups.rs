@@ -303,6 +303,13 @@ fn a_leaf_that_lives_is_not_made_afresh(site: &Site) {
     assert!(site.host.remove_leaf(leaf.name()).unwrap());
     assert!(site.delegation.remove_host(&site.name).unwrap());
     assert!(site.delegation.hosts().unwrap().is_empty());
+    // By a handle of before the removal, what lives in the next one is not absent.
+    let again = site.delegation.host(&site.name).unwrap();
+    let leaf = again.fresh_leaf(generation(1)).unwrap();
+    let process = site.run(&leaf, "wait", &[]);
+    assert!(site.host.open_leaf(leaf.name()).unwrap().is_some());
+    site.host.kill_leaf(leaf.name(), &[], soon()).expect("empty");
+    assert_eq!(process.wait(soon()).unwrap(), Some(Exit::Signal(9)));
 }
 
 fn a_leader_that_left_its_cgroup_makes_an_empty_one_prove_nothing(site: &Site) {

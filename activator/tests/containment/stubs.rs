@@ -24,6 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_refused_stub_is_gone_and_never_ran
         the_stubs_of_a_killed_activator_never_run
         an_identity_holds_through_the_exec_and_finds_the_process_again
+        a_process_whose_first_thread_has_left_is_found_again
         nothing_is_inherited_but_what_the_launch_says
         an_output_is_appended_to_and_never_a_pipe
         what_keeps_an_exec_from_succeeding_comes_back
@@ -125,6 +126,18 @@ fn an_identity_holds_through_the_exec_and_finds_the_process_again() {
     assert_eq!(process.wait(soon()).unwrap(), Some(Exit::Signal(9)));
     // Waited for above: whoever asks second is told that it is not known.
     assert_eq!(found.wait(soon()).unwrap(), Some(Exit::Unknown));
+}
+
+fn a_process_whose_first_thread_has_left_is_found_again() {
+    let files = Files::new();
+    let waiting = stub::spawn(&files.worker("leave-first-thread", &[]), None, soon()).unwrap();
+    let process = waiting.go(soon()).expect("it runs");
+    until("its first thread is a zombie", || files.logged() == "lives on\n");
+    let found = Process::adopt(process.identity()).unwrap().expect("it lives");
+    assert_eq!(found.exited().unwrap(), None);
+    found.signal(Signal::KILL).unwrap();
+    assert_eq!(process.wait(soon()).unwrap(), Some(Exit::Signal(9)));
+    assert!(Process::adopt(process.identity()).unwrap().is_none());
 }
 
 fn run_to_end(launch: &stub::Launch) {

@@ -33,6 +33,7 @@ pub(crate) fn run() -> ExitCode {
             move_to(&deep);
         }
         ("eat", [bytes]) => eat(bytes.parse().expect("a number")),
+        ("leave-first-thread", []) => leave_first_thread(),
         ("count", []) => count(),
         ("parent", [program, trace]) => parent(program, trace),
         _ => return ExitCode::FAILURE,
@@ -80,6 +81,24 @@ fn chain() -> ! {
             }
         }
     }
+}
+
+/// Ends the thread that procfs shows for the process, and lives on in another.
+fn leave_first_thread() -> ! {
+    std::thread::spawn(|| {
+        loop {
+            let stat = fs::read_to_string("/proc/self/stat").expect("procfs");
+            if stat.contains(") Z ") {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        say("lives on");
+        std::thread::sleep(Duration::from_secs(3600));
+    });
+    // SAFETY: exit ends this thread alone, which holds nothing.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    unreachable!("the thread has ended")
 }
 
 /// Touches so much memory.
