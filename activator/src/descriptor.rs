@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// Closes `descriptor`, and gives the error of the close. Linux has closed it in any case:
 /// `EINTR` too must not be tried again.
@@ -48,4 +50,11 @@ pub(crate) fn wait(
 fn timespec(duration: Duration) -> Timespec {
     // A deadline a lifetime away is one that never comes.
     Timespec::try_from(duration).unwrap_or(Timespec { tv_sec: i64::from(u32::MAX), tv_nsec: 0 })
+}
+
+/// Watches a descriptor for being readable, in a tokio runtime.
+pub(crate) fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` keeps its descriptor open, and names the same one, until it is dropped.
+    let watched = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) };
+    watched.map_err(io::Error::from)
 }

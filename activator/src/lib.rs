@@ -4,14 +4,33 @@
 //! What it does not do: store responses (a hook purges them), hold leases across machines
 //! (Kubernetes is there for that).
 
+mod activator;
+pub mod backend;
 pub mod cgroup;
+pub mod config;
 mod descriptor;
-#[allow(dead_code, reason = "its users come with the modules below")]
 mod error;
+pub mod exec;
+mod fence;
+pub mod gate;
+mod generation;
+pub mod health;
+mod host;
+pub mod layout;
+pub mod link;
 mod name;
 pub mod process;
+mod route;
+mod sidecar;
+pub mod staged;
+pub mod state;
 pub mod stub;
 pub mod swap;
 
+pub use activator::{Activator, Build, Hooks, Options, Wrap};
 pub use error::{BoxError, Error};
+pub use fence::{Fence, WriteFence};
+pub use generation::Gen;
+pub use host::{Answer, GenerationStatus, HostStatus, Restart, Settings, Step};
 pub use name::{BuildName, GenerationNumber, HostName, LeafName};
+pub use route::{Backing, Route};

@@ -135,6 +135,16 @@ impl<'d> Evidence<'d> {
         Evidence { dispose, asked: 0, pid1: None, missing: Detail::None, held }
     }
 
+    /// For a judge outside of the worker's container, that started it: the launch alone, and the
+    /// machine's boot id. Nothing else of the judge is ever read, since nothing else of it says
+    /// whose the marks are.
+    #[cfg(feature = "std")]
+    #[must_use]
+    pub fn of_launch(launch: Option<LaunchToken>, dispose: Dispose<'d>) -> Evidence<'d> {
+        let asked = !(1 << Piece::BootId as u16);
+        Evidence { asked, pid1: Some(Pid1::Unknown(Detail::None)), ..Evidence::new(launch, dispose) }
+    }
+
     /// The disposer, for files that are not evidence.
     pub(crate) fn dispose(&mut self) -> Dispose<'_> {
         self.dispose

@@ -1,0 +1,219 @@
+//! The task of a host: one message at a time, a step of the machine for each event, and what it
+//! says done in its order, after its record is durable.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, spawn_blocking};
+
+use super::{Actor, Input, LEASE, Shared, Step, blocking};
+use crate::error::Error;
+use crate::gate::Ended;
+use crate::staged::Staged;
+use crate::swap::{Action, Event, State};
+
+impl Actor {
+    pub(super) async fn run(
+        mut self,
+        mut messages: mpsc::UnboundedReceiver<Input>,
+        actions: Vec<Action<Staged>>,
+    ) {
+        self.perform(actions).await;
+        let mut look = tokio::time::interval(LEASE.min(self.shared.settings.restart.check));
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let input = tokio::select! {
+                input = messages.recv() => input,
+                _ = look.tick() => Some(Input::Look),
+            };
+            match input {
+                Some(Input::Close(reply)) => {
+                    self.end_context(Ended::Closing).await;
+                    let _gone = reply.send(());
+                    return;
+                }
+                Some(input) => self.handle(input).await,
+                None => return,
+            }
+        }
+    }
+
+    pub(super) async fn handle(&mut self, input: Input) {
+        match input {
+            Input::Ask { ask, deadline, context, reply } => {
+                self.asked(ask, deadline, context, reply).await;
+            }
+            Input::Fence { reason, reply } => {
+                let _gone = reply.send(self.fence(reason).await);
+            }
+            Input::Status(reply) => {
+                let _gone = reply.send(self.status());
+            }
+            Input::Event(event, problem) => {
+                self.remember(&event, problem);
+                self.step(event).await;
+            }
+            Input::Started(number, result) => self.started(number, result).await,
+            Input::Respawned(number, slot, result) => self.respawned(number, slot, result).await,
+            Input::Adopted(number, generation, procs) => {
+                self.take_in(number, generation, procs);
+                self.step(Event::Adopted(number)).await;
+            }
+            Input::Exited { number, token, exit } => self.exited(number, &token, exit).await,
+            Input::Verdicts(number, verdicts) => self.judged(number, verdicts).await,
+            Input::Look => self.look().await,
+            Input::Close(_) => {}
+        }
+    }
+
+    /// One step of the machine, and what it says.
+    pub(super) async fn step(&mut self, event: Event<Staged>) {
+        let before = self.swap.state();
+        let settled = match &event {
+            Event::Proven(number) => Some(*number),
+            _ => None,
+        };
+        let actions = self.swap.step(event);
+        if let Some(number) = settled {
+            self.forget(number);
+        }
+        if before == State::Warming
+            && self.swap.state() != State::Warming
+            && let Some(task) = self.awaiting.take()
+        {
+            task.abort();
+        }
+        if self.swap.state() != before {
+            self.say(format!("{}", self.swap.state()));
+        }
+        self.perform(actions).await;
+    }
+
+    /// Makes the record durable, and then does the actions in their order.
+    pub(super) async fn perform(&mut self, actions: Vec<Action<Staged>>) {
+        let durable = self.persist().await;
+        if let Err(error) = &durable {
+            tracing::error!(host = %self.shared.route().host, %error, "cannot persist the state");
+        }
+        for action in actions {
+            self.act(action, &durable).await;
+        }
+        let serves = self.swap.serves();
+        let generation = serves.and_then(|number| self.running.get(&number));
+        let generation = generation.map(|running| running.generation.clone());
+        self.sidecar.send_if_modified(|wanted| {
+            let other = wanted.as_ref().map(|generation| generation.number) != serves;
+            // While another generation takes over, the sidecar stays with the one that served.
+            let waits = serves.is_none() && self.swap.record().wanted;
+            if other && !waits {
+                *wanted = generation;
+            }
+            other && !waits
+        });
+    }
+
+    pub(super) async fn persist(&self) -> Result<(), Error> {
+        let record = self.swap.record().clone();
+        let shared = Arc::clone(&self.shared);
+        blocking(move || {
+            if shared.store().swap == record {
+                return Ok(());
+            }
+            shared.change(|state| state.swap = record)
+        })
+        .await
+    }
+
+    pub(super) async fn act(&mut self, action: Action<Staged>, durable: &Result<(), Error>) {
+        let refused = durable.as_ref().err().cloned();
+        match action {
+            Action::Admit { build } => match refused {
+                Some(error) => self.later(Event::Denied, Some(error)),
+                None => self.admit(&build),
+            },
+            Action::Raise { over, successor } => match refused {
+                Some(error) => self.later(Event::RaiseRefused, Some(error)),
+                None => {
+                    self.raise(over, successor);
+                }
+            },
+            Action::Start(member) => match refused {
+                Some(error) => self.later(Event::Refused(member.number), Some(error)),
+                None => self.start(member),
+            },
+            Action::Await(member) => self.watch_health(&member),
+            Action::Switch(number) => match refused {
+                Some(error) => self.later(Event::SwitchRefused(number), Some(error)),
+                None => self.switch(number),
+            },
+            Action::Unlink(number) => self.unlink(number).await,
+            Action::Settle(number) => self.settle(number),
+            Action::Term(number) => self.term(number),
+            Action::Kill(number) => self.kill(number),
+            Action::Restore(member) => match refused {
+                Some(error) => self.later(Event::RestoreRefused, Some(error)),
+                None => self.restore(member),
+            },
+            Action::Rest => self.rest(),
+            Action::Adopt(member) => self.adopt(member),
+            Action::Answer(attempt, outcome) => self.answer(attempt, outcome),
+        }
+    }
+
+    /// An event for a later turn.
+    pub(super) fn later(&self, event: Event<Staged>, problem: Option<Error>) {
+        let _own = self.inbox.send(Input::Event(event, problem));
+    }
+
+    /// Does `work` off the runtime's threads, and gives what it says to the task.
+    pub(super) fn do_blocking(&self, work: impl FnOnce(&Arc<Shared>) -> Input + Send + 'static) {
+        let (shared, inbox) = (Arc::clone(&self.shared), self.inbox.clone());
+        spawn_blocking(move || {
+            let _closed = inbox.send(work(&shared));
+        });
+    }
+
+    pub(super) fn after(&self, wait: Duration, event: Event<Staged>) -> AbortHandle {
+        let inbox = self.inbox.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            let _closed = inbox.send(Input::Event(event, None));
+        })
+        .abort_handle()
+    }
+
+    pub(super) fn say(&self, text: String) {
+        let host = self.shared.route().host.clone();
+        tracing::info!(%host, state = %self.swap.state(), "{text}");
+        let _nobody_listens = self.shared.steps.send(Step {
+            host,
+            attempt: self.swap.attempt(),
+            state: self.swap.state(),
+            text,
+            at: SystemTime::now(),
+        });
+    }
+
+    /// Keeps the error of the attempt, and the builds whose start failed.
+    pub(super) fn remember(&mut self, event: &Event<Staged>, problem: Option<Error>) {
+        if let Some(error) = problem {
+            self.say(error.to_string());
+            self.problem = Some(error);
+        }
+        let number = match event {
+            Event::Failed(number)
+            | Event::Overdue(number)
+            | Event::Died(number)
+            | Event::MayHaveRun(number)
+            | Event::KillUnproven(number) => *number,
+            _ => return,
+        };
+        let Some(successor) = &self.swap.record().successor else { return };
+        // One that was stopped from outside did not fail by itself.
+        if successor.number == number && !successor.ready && self.context.ended().is_none() {
+            let why = self.problem.as_ref().map_or_else(|| "it died".to_owned(), Error::to_string);
+            self.shared.store().failed.insert(successor.build.name.clone(), why);
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! One host: the task that drives its state machine, does what it says, watches its processes and
+//! persists what must survive. What may happen next is `swap.rs`'s alone; here is only how.
+
+mod actions;
+mod actor;
+mod backoff;
+mod processes;
+mod requests;
+mod status;
+mod supervise;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use tickmark::protocol::MaxAge;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::task::{AbortHandle, spawn_blocking};
+
+use self::backoff::Backoff;
+pub(crate) use self::processes::exit_of;
+pub use self::status::{GenerationStatus, HostStatus};
+use crate::backend::{Backend, Generations, Proc, StartError};
+use crate::error::{BoxError, Error, Kind};
+use crate::gate::Context;
+use crate::generation::Gen;
+use crate::name::{BuildName, GenerationNumber, HostName};
+use crate::process::Exit;
+use crate::route::Route;
+use crate::staged::Staged;
+use crate::state::{HostDirectory, HostState, Lease};
+use crate::swap::{Attempt, Event, Outcome, State, Swap};
+
+/// How long a kill may take until it counts as unproven. A frozen cgroup dies in milliseconds.
+const KILL: Duration = Duration::from_secs(10);
+
+/// How long the preparation of a start and its exec may take: a frozen cgroup stops a stub.
+const EXEC: Duration = Duration::from_secs(10);
+
+/// How often health is asked while a start is awaited: often at first, since a deploy waits for it.
+const POLL: Duration = Duration::from_millis(2);
+const SLOW_POLL: Duration = Duration::from_millis(25);
+const SOON: Duration = Duration::from_millis(500);
+
+/// How often the lease is looked at.
+const LEASE: Duration = Duration::from_secs(1);
+
+/// When a host is restarted.
+#[derive(Debug, Clone, Copy)]
+pub struct Restart {
+    /// Red verdicts in a row before a restart.
+    pub red: u32,
+    /// The time between two verdicts.
+    pub check: Duration,
+    /// The shortest backoff.
+    pub min: Duration,
+    /// The longest.
+    pub max: Duration,
+    /// How long it must have run for the backoff to begin anew.
+    pub reset: Duration,
+}
+
+/// A host as it is configured.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Its row.
+    pub route: Route,
+    /// How long a start may take until it is ready, where nobody gave a deadline.
+    pub start_deadline: Duration,
+    /// How long the incumbent serves on after the switch.
+    pub settle: Duration,
+    /// How long it may drain after SIGTERM.
+    pub drain: Duration,
+    /// When it is restarted.
+    pub restart: Restart,
+    /// The age above which its marks are stale.
+    pub max_age: MaxAge,
+}
+
+/// A step of a host, as it passes.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// Whose.
+    pub host: HostName,
+    /// The request that it belongs to, where one is under way.
+    pub attempt: Option<Attempt>,
+    /// Where the host is now.
+    pub state: State,
+    /// What happened, in words.
+    pub text: String,
+    /// When.
+    pub at: SystemTime,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// The outcome; [`Outcome::exit`] is the command's status.
+    pub outcome: Outcome,
+    /// The error that goes with an outcome which is not the one that was asked for.
+    pub error: Option<Error>,
+    /// The build that serves.
+    pub build: Option<BuildName>,
+}
+
+/// What all tasks of a host share.
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) lease: Arc<Lease>,
+    pub(crate) directory: HostDirectory,
+    store: Mutex<HostState>,
+    /// The one lock: under it the canonical link is made, repointed and removed, and the current
+    /// generation changes.
+    current: Mutex<Option<Gen>>,
+    steps: broadcast::Sender<Step>,
+}
+
+impl Shared {
+    pub(crate) fn route(&self) -> &Route {
+        &self.settings.route
+    }
+
+    pub(crate) fn generations(&self) -> Result<&dyn Generations, Error> {
+        self.backend.generations().ok_or_else(|| {
+            Error::new(
+                Kind::NoGenerations,
+                format!("{}: this backend cannot run staged generations", self.route().host),
+            )
+        })
+    }
+
+    pub(crate) fn store(&self) -> MutexGuard<'_, HostState> {
+        // A panic while it was held leaves at worst a change that is not saved yet.
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<Gen>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state and makes it durable.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut HostState)) -> Result<(), Error> {
+        let mut store = self.store();
+        change(&mut store);
+        self.directory.save(&self.lease, &store)
+    }
+
+    /// What every start of this host must be allowed: the lease and the fence.
+    pub(crate) fn may_launch(&self) -> Result<(), BoxError> {
+        self.lease.check()?;
+        match &self.store().fence {
+            Some(reason) => Err(Error::new(
+                Kind::Fenced,
+                format!("{}: a fence allows no launch: {reason}", self.route().host),
+            )
+            .into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the build that the live link named may still run: not one whose start failed, not
+    /// another than the one the host is pinned to, and still what the link names.
+    fn may_run_live(&self, build: &BuildName) -> Result<(), BoxError> {
+        let refuse = |why: String| Err(Error::new(Kind::Refused, why).into());
+        let host = &self.route().host;
+        let store = self.store();
+        if let Some(why) = store.failed.get(build) {
+            return refuse(format!("{host}: the live build {build} failed its start: {why}"));
+        }
+        if let Some(hold) = store.hold.as_ref().filter(|hold| *hold != build) {
+            return refuse(format!("{host} is held at {hold}, and the live link named {build}"));
+        }
+        match self.directory.live_build()? {
+            Some(live) if live == *build => Ok(()),
+            _ => refuse(format!("{host}: the live link does not name {build} any more")),
+        }
+    }
+}
+
+/// What a request is, before it is the state machine's.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    Swap(BuildName),
+    Rollback,
+    Restart,
+    Stop,
+    Wake,
+    Hold(Option<BuildName>),
+}
+
+/// A message to the host's task.
+enum Input {
+    Ask { ask: Ask, deadline: Option<Duration>, context: Context, reply: oneshot::Sender<Answer> },
+    Fence { reason: Option<String>, reply: oneshot::Sender<Result<(), Error>> },
+    Status(oneshot::Sender<HostStatus>),
+    Event(Event<Staged>, Option<Error>),
+    Started(GenerationNumber, Result<(Gen, Vec<Proc>), StartError>),
+    Respawned(GenerationNumber, u32, Result<Proc, Error>),
+    Adopted(GenerationNumber, Gen, Vec<Proc>),
+    Exited { number: GenerationNumber, token: String, exit: Exit },
+    Verdicts(GenerationNumber, Vec<(u32, Option<String>)>),
+    Look,
+    Close(oneshot::Sender<()>),
+}
+
+/// A handle to the task of one host. The task goes on until it is closed.
+#[derive(Clone)]
+pub(crate) struct Host {
+    inbox: mpsc::UnboundedSender<Input>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Host {
+    /// Finds what ran, and starts the task.
+    pub(crate) fn open(
+        settings: Settings,
+        backend: Arc<dyn Backend>,
+        lease: Arc<Lease>,
+        steps: broadcast::Sender<Step>,
+    ) -> Result<Host, Error> {
+        let directory = HostDirectory::open(lease.path(), &settings.route.host)?;
+        let state = directory.load()?;
+        backend.fence(&settings.route.host, state.fence.as_deref());
+        let (swap, actions) = Swap::recover(state.swap.clone());
+        let shared = Arc::new(Shared {
+            settings,
+            backend,
+            lease,
+            directory,
+            store: Mutex::new(state),
+            current: Mutex::new(None),
+            steps,
+        });
+        let (inbox, messages) = mpsc::unbounded_channel();
+        let (sidecar, wanted) = watch::channel(None);
+        let sidecar_left = crate::sidecar::spawn(Arc::clone(&shared), wanted);
+        let actor = Actor {
+            backoff: Backoff::new(shared.settings.restart),
+            shared: Arc::clone(&shared),
+            swap,
+            inbox: inbox.clone(),
+            running: HashMap::new(),
+            waiters: HashMap::new(),
+            context: Context::new(),
+            deadline: None,
+            awaiting: None,
+            resting: None,
+            settling: HashMap::new(),
+            problem: None,
+            reds: HashMap::new(),
+            checked: Instant::now(),
+            sidecar,
+            sidecar_left,
+        };
+        tokio::spawn(actor.run(messages, actions));
+        Ok(Host { inbox, shared })
+    }
+
+    pub(crate) async fn ask(
+        &self,
+        ask: Ask,
+        deadline: Option<Duration>,
+        context: Context,
+    ) -> Result<Answer, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Input::Ask { ask, deadline, context, reply })?;
+        answer.await.map_err(|_| self.closed())
+    }
+
+    pub(crate) async fn fence(&self, reason: Option<String>) -> Result<(), Error> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Input::Fence { reason, reply })?;
+        answer.await.map_err(|_| self.closed())?
+    }
+
+    pub(crate) async fn status(&self) -> Result<HostStatus, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Input::Status(reply))?;
+        answer.await.map_err(|_| self.closed())
+    }
+
+    pub(crate) async fn close(&self) {
+        let (reply, answer) = oneshot::channel();
+        if self.send(Input::Close(reply)).is_ok() {
+            let _closed = answer.await;
+        }
+    }
+
+    /// Runs `write` while `number` is the current generation, and says whether it ran: nothing
+    /// switches meanwhile.
+    pub(crate) fn write(&self, number: GenerationNumber, write: &mut dyn FnMut()) -> bool {
+        let current = self.shared.current();
+        let is_current = current.as_ref().is_some_and(|current| current.number == number);
+        if is_current {
+            write();
+        }
+        is_current
+    }
+
+    fn send(&self, input: Input) -> Result<(), Error> {
+        self.inbox.send(input).map_err(|_| self.closed())
+    }
+
+    fn closed(&self) -> Error {
+        Error::new(Kind::Ended, format!("{}: the activator is closed", self.shared.route().host))
+    }
+}
+
+/// The processes of one generation that are in hand.
+struct Running {
+    generation: Gen,
+    /// What its slots that are started again belong to.
+    context: Context,
+    /// By slot.
+    slots: BTreeMap<u32, Slot>,
+    /// [`Event::Died`] was sent.
+    died: bool,
+}
+
+struct Slot {
+    proc: Arc<Proc>,
+    exit: Option<Exit>,
+    respawning: bool,
+}
+
+struct Waiter {
+    reply: oneshot::Sender<Answer>,
+    deadline: Instant,
+    context: Context,
+}
+
+struct Actor {
+    shared: Arc<Shared>,
+    swap: Swap<Staged>,
+    inbox: mpsc::UnboundedSender<Input>,
+    running: HashMap<GenerationNumber, Running>,
+    waiters: HashMap<Attempt, Waiter>,
+    /// What the start under way belongs to.
+    context: Context,
+    /// Until when it must be ready.
+    deadline: Option<Instant>,
+    awaiting: Option<AbortHandle>,
+    resting: Option<AbortHandle>,
+    settling: HashMap<GenerationNumber, AbortHandle>,
+    /// The error of the attempt under way.
+    problem: Option<Error>,
+    /// Red verdicts in a row, by slot of the current generation.
+    reds: HashMap<(GenerationNumber, u32), u32>,
+    checked: Instant,
+    backoff: Backoff,
+    sidecar: watch::Sender<Option<Gen>>,
+    /// `true` while no sidecar runs.
+    sidecar_left: watch::Receiver<bool>,
+}
+
+/// Work that blocks, off the runtime's threads.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    match spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(Error::because(Kind::Io, "a task of the activator failed", error)),
+    }
+}

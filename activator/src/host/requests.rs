@@ -1,0 +1,184 @@
+//! What is asked of a host, and what is answered.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+
+use super::{Actor, Answer, Ask, KILL, Waiter, blocking};
+use crate::error::{Error, Kind};
+use crate::gate::{Context, Ended};
+use crate::name::BuildName;
+use crate::staged::{self, Staged};
+use crate::swap::{Attempt, Event, Outcome, Request, Want, Why};
+
+impl Actor {
+    pub(super) async fn asked(
+        &mut self,
+        ask: Ask,
+        deadline: Option<Duration>,
+        context: Context,
+        reply: oneshot::Sender<Answer>,
+    ) {
+        let want = match self.want(ask).await {
+            Ok(Some(want)) => want,
+            Ok(None) => {
+                let outcome = match self.swap.serves() {
+                    Some(serves) => Outcome::Done(serves),
+                    None => Outcome::Stopped,
+                };
+                let _gone = reply.send(self.answer_with(outcome, None));
+                return;
+            }
+            Err(error) => {
+                let outcome = match self.swap.serves() {
+                    Some(serves) => Outcome::Unchanged { serves, why: Why::Denied },
+                    None => Outcome::NothingServes { why: Why::Denied },
+                };
+                let _gone = reply.send(self.answer_with(outcome, Some(error)));
+                return;
+            }
+        };
+        let attempt = {
+            let mut store = self.shared.store();
+            store.attempt += 1;
+            Attempt(store.attempt)
+        };
+        let deadline = Instant::now() + deadline.unwrap_or(self.shared.settings.start_deadline);
+        self.waiters.insert(attempt, Waiter { reply, deadline, context });
+        self.step(Event::Asked(Request { attempt, want })).await;
+        if self.swap.superseded() {
+            self.end_context(Ended::Superseded).await;
+        }
+    }
+
+    /// What the machine is asked for; `None` where it is so already.
+    pub(super) async fn want(&self, ask: Ask) -> Result<Option<Want<Staged>>, Error> {
+        let shared = Arc::clone(&self.shared);
+        let current = self.swap.record().current.as_ref().map(|member| member.build.clone());
+        let good = self.swap.record().good.clone();
+        blocking(move || {
+            let route = shared.route();
+            let capture = |name: &BuildName| staged::capture(&route.builds, name, &route.tier);
+            let host = &route.host;
+            let held = shared.store().hold.clone();
+            let free = |name: &BuildName| match &held {
+                Some(hold) if hold != name => Err(Error::new(
+                    Kind::Usage,
+                    format!("{host} is held at {hold}: release it first (hold {host} --release)"),
+                )),
+                _ => Ok(()),
+            };
+            let name = current.as_ref().map(|build| &build.name);
+            Ok(Some(match ask {
+                Ask::Swap(build) => {
+                    free(&build)?;
+                    Want::Swap(capture(&build)?)
+                }
+                Ask::Rollback => {
+                    let before = shared.store().before(name).cloned();
+                    let build = before.ok_or_else(|| {
+                        Error::new(Kind::Unknown, format!("{host}: no other build has served yet"))
+                    })?;
+                    free(&build)?;
+                    Want::Swap(capture(&build)?)
+                }
+                // The very build that serves, as it was captured.
+                Ask::Restart => match current.or(good) {
+                    Some(build) => Want::Swap(build),
+                    None => {
+                        return Err(Error::new(
+                            Kind::Unknown,
+                            format!("{host}: nothing has served yet: deploy a build"),
+                        ));
+                    }
+                },
+                Ask::Stop => Want::Stop,
+                Ask::Wake => match &held {
+                    Some(hold) => Want::Wake(capture(hold)?),
+                    None => {
+                        let live = shared.directory.live_build()?.ok_or_else(|| {
+                            Error::new(
+                                Kind::Unknown,
+                                format!("{host}: nothing was ever deployed: deploy a build"),
+                            )
+                        })?;
+                        Want::Wake(Staged { live: true, ..capture(&live)? })
+                    }
+                },
+                Ask::Hold(Some(build)) => {
+                    let staged = capture(&build)?;
+                    let same = name == Some(&build);
+                    shared.change(|state| state.hold = Some(build))?;
+                    if same {
+                        return Ok(None);
+                    }
+                    Want::Swap(staged)
+                }
+                Ask::Hold(None) => {
+                    shared.change(|state| state.hold = None)?;
+                    return Ok(None);
+                }
+            }))
+        })
+        .await
+    }
+
+    pub(super) async fn fence(&mut self, reason: Option<String>) -> Result<(), Error> {
+        let shared = Arc::clone(&self.shared);
+        let set = reason.is_some();
+        blocking(move || {
+            shared.change(|state| state.fence.clone_from(&reason))?;
+            shared.backend.fence(&shared.route().host, reason.as_deref());
+            Ok(())
+        })
+        .await?;
+        if set {
+            self.end_context(Ended::Fenced).await;
+        }
+        Ok(())
+    }
+
+    /// Revokes the start under way. It waits for a go that is: what has not run then never will.
+    pub(super) async fn end_context(&self, why: Ended) {
+        let context = self.context.clone();
+        let _joined = spawn_blocking(move || context.end(why)).await;
+    }
+
+    pub(super) fn answer(&mut self, attempt: Attempt, outcome: Outcome) {
+        let problem = match outcome {
+            Outcome::Done(_) | Outcome::Stopped => {
+                self.problem = None;
+                None
+            }
+            _ => self.problem.take(),
+        };
+        let answer = self.answer_with(outcome, problem);
+        let Some(waiter) = self.waiters.remove(&attempt) else { return };
+        if outcome == Outcome::Stopped {
+            // Its sidecar is part of a host.
+            let mut left = self.sidecar_left.clone();
+            let wait = KILL + self.shared.settings.drain;
+            tokio::spawn(async move {
+                let gone = left.wait_for(|left| *left);
+                let answer = match tokio::time::timeout(wait, gone).await {
+                    Ok(_) => answer,
+                    Err(_) => Answer { outcome: Outcome::Unproven { serves: None }, ..answer },
+                };
+                let _gone = waiter.reply.send(answer);
+            });
+            return;
+        }
+        let _gone = waiter.reply.send(answer);
+    }
+
+    pub(super) fn answer_with(&self, outcome: Outcome, error: Option<Error>) -> Answer {
+        let current = self.swap.record().current.as_ref();
+        let build = outcome
+            .serves()
+            .and_then(|serves| current.filter(|current| current.number == serves))
+            .map(|current| current.build.name.clone());
+        Answer { outcome, error, build }
+    }
+}

@@ -1,0 +1,200 @@
+//! Deaths, red verdicts, the lease: what is observed while nobody asks.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::process::Signal;
+
+use super::processes::{respawn, watch_exit};
+use super::{Actor, Input, Slot, blocking};
+use crate::backend::Proc;
+use crate::error::{Error, Kind};
+use crate::gate::{Ended, Gate};
+use crate::health::Launched;
+use crate::name::GenerationNumber;
+use crate::process::Exit;
+use crate::swap::{Event, State};
+
+impl Actor {
+    pub(super) async fn exited(&mut self, number: GenerationNumber, token: &str, exit: Exit) {
+        let incumbent = self.swap.record().current.as_ref().map(|current| current.number);
+        let leaving = self.swap.record().leaving.iter().any(|one| one.member.number == number);
+        let Some(running) = self.running.get_mut(&number) else { return };
+        let slots = running.slots.len();
+        let Some(slot) = running.slots.values_mut().find(|slot| slot.proc.launched.token == token)
+        else {
+            return;
+        };
+        slot.exit = Some(exit);
+        let index = slot.proc.slot;
+        let ended = running.slots.values().filter(|slot| slot.exit.is_some()).count();
+        if running.died || leaving && ended < slots {
+            return;
+        }
+        let of = if slots > 1 { format!(", slot {index},") } else { String::new() };
+        let text = format!("generation {number}{of} ended with {exit}");
+        if incumbent == Some(number) && slots > 1 && !leaving {
+            self.say(text);
+            return self.respawn(number, index);
+        }
+        running.died = true;
+        if leaving {
+            self.say(text);
+            return self.step(Event::Died(number)).await;
+        }
+        let event = Event::Died(number);
+        self.remember(&event, Some(Error::new(Kind::Failed, text)));
+        self.step(event).await;
+    }
+
+    /// One slot of a generation that serves is started again, alone, after the backoff.
+    pub(super) fn respawn(&mut self, number: GenerationNumber, index: u32) {
+        let Some(running) = self.running.get_mut(&number) else { return };
+        let Some(slot) = running.slots.get_mut(&index).filter(|slot| !slot.respawning) else {
+            return;
+        };
+        slot.respawning = true;
+        let (old, generation) = (Arc::clone(&slot.proc), running.generation.clone());
+        let wait = self.backoff.next();
+        let shared = Arc::clone(&self.shared);
+        let context = running.context.clone();
+        let asking = Arc::clone(&self.shared);
+        let inbox = self.inbox.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            let gate = Gate::asking(context, move || {
+                asking.may_launch()?;
+                let current = asking.current();
+                match current.as_ref().is_some_and(|current| current.number == number) {
+                    true => Ok(()),
+                    false => Err(Error::new(Kind::Superseded, "its generation leaves").into()),
+                }
+            });
+            let respawned = blocking(move || respawn(&shared, &old, &generation, &gate)).await;
+            let _closed = inbox.send(Input::Respawned(number, index, respawned));
+        });
+    }
+
+    pub(super) async fn respawned(
+        &mut self,
+        number: GenerationNumber,
+        index: u32,
+        result: Result<Proc, Error>,
+    ) {
+        let incumbent = self.swap.record().current.as_ref().map(|current| current.number);
+        match result {
+            Ok(proc) => {
+                let Some(generation) =
+                    self.running.get(&number).map(|running| running.generation.clone())
+                else {
+                    return;
+                };
+                let process = Arc::new(proc);
+                if incumbent != Some(number) {
+                    let _ended = process.process.signal(Signal::TERM);
+                }
+                watch_exit(&self.inbox, number, Arc::clone(&process));
+                if let Some(running) = self.running.get_mut(&number) {
+                    running.generation = generation;
+                    let slot = Slot { proc: process, exit: None, respawning: false };
+                    running.slots.insert(index, slot);
+                }
+                self.reds.remove(&(number, index));
+                self.say(format!("generation {number}, slot {index}, runs again"));
+            }
+            Err(error) => {
+                self.say(format!("generation {number}, slot {index}: {error}"));
+                let Some(running) = self.running.get_mut(&number) else { return };
+                if let Some(slot) = running.slots.get_mut(&index) {
+                    slot.respawning = false;
+                }
+                let none_left = running.slots.values().all(|slot| slot.exit.is_some());
+                if incumbent != Some(number) && none_left && !running.died {
+                    running.died = true;
+                    self.step(Event::Died(number)).await;
+                } else if incumbent == Some(number) {
+                    self.respawn(number, index);
+                }
+            }
+        }
+    }
+
+    pub(super) async fn look(&mut self) {
+        if self.swap.state() == State::Disowned {
+            return;
+        }
+        if let Err(error) = self.shared.lease.check() {
+            tracing::error!(host = %self.shared.route().host, %error, "the host is not ours any more");
+            self.end_context(Ended::LeaseLost).await;
+            self.problem = Some(error);
+            return self.step(Event::LeaseLost).await;
+        }
+        let restart = self.shared.settings.restart;
+        if self.swap.state() != State::Serving || self.checked.elapsed() < restart.check {
+            return;
+        }
+        self.checked = Instant::now();
+        let Some(running) = self.swap.serves().and_then(|number| self.running.get(&number)) else {
+            return;
+        };
+        let number = running.generation.number;
+        let launches: Vec<(u32, Launched)> = running
+            .slots
+            .values()
+            .filter(|slot| slot.exit.is_none())
+            .map(|slot| (slot.proc.slot, slot.proc.launched.clone()))
+            .collect();
+        let max_age = self.shared.settings.max_age;
+        self.do_blocking(move |_| {
+            let judge = |(slot, launched): (u32, Launched)| {
+                let verdict = launched.verdict(max_age);
+                (slot, (!verdict.is_healthy()).then(|| launched.explain(&verdict)))
+            };
+            Input::Verdicts(number, launches.into_iter().map(judge).collect())
+        });
+    }
+
+    pub(super) async fn judged(
+        &mut self,
+        number: GenerationNumber,
+        verdicts: Vec<(u32, Option<String>)>,
+    ) {
+        if self.swap.serves() != Some(number) || self.swap.state() != State::Serving {
+            return;
+        }
+        let red = self.shared.settings.restart.red;
+        for (slot, problem) in verdicts {
+            let Some(problem) = problem else {
+                self.reds.remove(&(number, slot));
+                continue;
+            };
+            let count = self.reds.entry((number, slot)).or_default();
+            *count += 1;
+            let count = *count;
+            self.say(format!("generation {number}: red {count} of {red}: {problem}"));
+            if count < red {
+                continue;
+            }
+            self.reds.remove(&(number, slot));
+            if self.running.get(&number).is_some_and(|running| running.slots.len() > 1) {
+                // Ended here, it comes back as any slot that ended.
+                if let Some(slot) = self.running.get(&number).and_then(|r| r.slots.get(&slot)) {
+                    let _ended = slot.proc.process.signal(Signal::KILL);
+                }
+                continue;
+            }
+            // Stop-then-start would end what runs before the spawn could be refused.
+            let current = self.swap.record().current.as_ref().map(|current| current.build.clone());
+            if let Some(build) = current.filter(|build| build.live)
+                && !self.shared.route().overlap
+                && let Err(error) = self.shared.may_run_live(&build.name)
+            {
+                self.say(format!("not restarted: {error}"));
+                continue;
+            }
+            let wait = self.backoff.next();
+            self.after(wait, Event::Red(number));
+            return;
+        }
+    }
+}

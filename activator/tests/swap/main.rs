@@ -1,0 +1,45 @@
+//! The activator on real processes: builds that serve and builds that fail, clients that connect
+//! through the canonical path, an activator that is killed. Without root it runs uncontained; what
+//! needs a cgroup of its own says so.
+//!
+//! This program is also what is staged: a script that runs it with other arguments is a build.
+
+mod bad;
+mod basics;
+mod client;
+mod crash;
+mod daemon;
+mod service;
+mod site;
+mod storm;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    tickmark_activator::stub::intercept();
+    match std::env::args().nth(1).as_deref() {
+        Some("service") => return service::run(),
+        Some("daemon") => return daemon::run(),
+        _ => {}
+    }
+    if std::env::var_os("TICKMARK_TEST_LOG").is_some() {
+        tracing_subscriber::fmt()
+            .with_writer(std::io::stderr)
+            .with_max_level(tracing::Level::INFO)
+            .init();
+    }
+    let arguments = Arguments::from_args();
+    let trials = [basics::ALL, bad::ALL, crash::ALL, storm::ALL]
+        .into_iter()
+        .flatten()
+        .map(|&(name, case)| {
+            Trial::test(name, move || {
+                site::runtime().block_on(case());
+                Ok(())
+            })
+        })
+        .collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}

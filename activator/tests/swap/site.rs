@@ -1,0 +1,205 @@
+//! A place of a test's own: state, builds and sockets in one directory on a tmpfs, and an activator
+//! on them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tickmark_activator::config::Config;
+use tickmark_activator::{Activator, Answer, BuildName, HostName, Options};
+
+#[path = "../../../worker/tests/skipping/mod.rs"]
+mod skipping;
+
+pub(crate) use skipping::skip;
+
+/// What a busy machine may add to a step.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+pub(crate) fn host() -> HostName {
+    HostName::new("orders").unwrap()
+}
+
+pub(crate) fn build(name: &str) -> BuildName {
+    BuildName::new(name).unwrap()
+}
+
+pub(crate) struct Site {
+    directory: TempDir,
+    pub(crate) cgroup: String,
+    /// More lines of the host's table.
+    pub(crate) host: String,
+    pub(crate) socket: bool,
+}
+
+impl Site {
+    /// Uncontained.
+    pub(crate) fn new() -> Site {
+        let shared_memory = Path::new("/dev/shm");
+        let directory = if shared_memory.is_dir() {
+            tempfile::Builder::new().prefix("tm").tempdir_in(shared_memory)
+        } else {
+            tempfile::tempdir()
+        };
+        Site {
+            directory: directory.unwrap(),
+            cgroup: "none".to_owned(),
+            host: String::new(),
+            socket: true,
+        }
+    }
+
+    /// In a cgroup of its own; `None`, and one line, where there can be none.
+    pub(crate) fn contained() -> Option<Site> {
+        let mut site = Site::new();
+        let parent = unified().ok_or("no cgroup v2 is mounted");
+        let made = parent.and_then(|parent| {
+            let name = site.path().file_name().unwrap().to_str().unwrap().to_owned();
+            let path = parent.join(format!("tickmark-test-{name}"));
+            fs::create_dir(&path).map_err(|_| "no cgroup can be made: it needs root")?;
+            if path.join("cgroup.kill").exists() {
+                return Ok(path);
+            }
+            let _empty = fs::remove_dir(&path);
+            Err("this kernel has no cgroup.kill")
+        });
+        match made {
+            Ok(path) => {
+                site.cgroup = path.to_str().unwrap().to_owned();
+                Some(site)
+            }
+            Err(reason) => {
+                skip("a contained site", reason);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path().join("s")
+    }
+
+    pub(crate) fn builds(&self) -> PathBuf {
+        self.path().join("builds")
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.path().join("state")
+    }
+
+    /// Stages a build that runs this program as the service, with a fault or none.
+    pub(crate) fn stage(&self, name: &str, fault: &str) {
+        let this = std::env::current_exe().unwrap();
+        let script = format!("#!/bin/sh\nFAULT={fault} exec {} service\n", this.display());
+        self.stage_script(name, &script);
+    }
+
+    pub(crate) fn stage_script(&self, name: &str, script: &str) {
+        fs::create_dir_all(self.builds()).unwrap();
+        let path = self.builds().join(name);
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        let text = self.config_text();
+        Config::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    }
+
+    pub(crate) fn config_text(&self) -> String {
+        let socket = match self.socket {
+            true => format!("socket = {:?}\n", self.socket()),
+            false => String::new(),
+        };
+        format!(
+            "[activator]\nstate = {:?}\ncgroup = {:?}\n\n[host.orders]\n{socket}builds = {:?}\n{}{}",
+            self.state(),
+            self.cgroup,
+            self.builds(),
+            if self.host.contains("settle") { "" } else { "settle = \"20ms\"\n" },
+            self.host,
+        )
+    }
+
+    pub(crate) async fn open(&self) -> Activator {
+        Activator::open(self.config()).await.unwrap()
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if self.cgroup != "none" {
+            let path = PathBuf::from(&self.cgroup);
+            let _sent = fs::write(path.join("cgroup.kill"), "1");
+            for _ in 0..100 {
+                remove_tree(&path);
+                if !path.exists() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        } else {
+            // A test that failed leaves its processes.
+            for pid in alive(self) {
+                if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                    let _gone = kill_process(pid, Signal::KILL);
+                }
+            }
+        }
+    }
+}
+
+fn remove_tree(path: &Path) {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_tree(&entry.path());
+        }
+    }
+    let _busy = fs::remove_dir(path);
+}
+
+/// Where cgroup v2 is mounted.
+fn unified() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    mounts
+        .lines()
+        .find(|line| line.contains(" - cgroup2 "))
+        .and_then(|line| line.split(' ').nth(4))
+        .map(PathBuf::from)
+}
+
+/// Within `seconds`.
+pub(crate) fn within(seconds: u64) -> Options {
+    Options { deadline: Some(Duration::from_secs(seconds)), ..Options::default() }
+}
+
+pub(crate) async fn swap(activator: &Activator, name: &str) -> Answer {
+    activator.swap(&host(), build(name), within(20)).await.unwrap()
+}
+
+/// The processes that run for a site, by the marks directories in their environments.
+pub(crate) fn alive(site: &Site) -> Vec<u32> {
+    let needle = format!("{}/", site.builds().display());
+    let mut pids = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let Ok(link) = fs::read_link(entry.path().join("cwd")) else { continue };
+        if format!("{}/", link.display()).starts_with(&needle) {
+            pids.push(pid);
+        }
+    }
+    pids
+}
