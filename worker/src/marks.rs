@@ -298,6 +298,16 @@ pub struct Session {
     encoding: Encoding,
 }
 
+/// Whose turn it is to report the topology.
+#[cfg(feature = "std")]
+#[derive(Debug)]
+pub(crate) enum ReportTurn {
+    /// This process's, while the descriptor is open.
+    Mine(Option<OwnedFd>),
+    /// Another process is at it.
+    Anothers,
+}
+
 impl<P: AsRef<CStr>> Publisher<P> {
     /// Touches nothing yet. `P` is a `CString`, or a `&CStr` where there is no allocator.
     pub fn new(dir: P, slot: Slot, encoding: Encoding) -> Publisher<P> {
@@ -509,6 +519,24 @@ impl Session {
     #[must_use]
     pub fn topology_unsafe_exists(&self) -> bool {
         self.directory.exists(FileName::TopologyUnsafe)
+    }
+
+    /// The turn to say something about the topology. By flock(2) on the directory itself, which
+    /// needs no file; it ends with the value, or with the process.
+    #[cfg(feature = "std")]
+    pub(crate) fn turn_to_report(&self) -> ReportTurn {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let locked = openat(&self.directory.fd, c".", flags, Mode::empty()).and_then(|fd| {
+            flock(&fd, FlockOperation::NonBlockingLockExclusive)?;
+            Ok(fd)
+        });
+        match locked {
+            Ok(fd) => ReportTurn::Mine(Some(fd)),
+            Err(SysErrno::WOULDBLOCK) => ReportTurn::Anothers,
+            // A file system without such locks, or a directory that may not be read: two processes
+            // that say the same are better than none.
+            Err(_) => ReportTurn::Mine(None),
+        }
     }
 
     /// This slot's starts since it was last healthy.

@@ -17,7 +17,7 @@ use tickmark_protocol::{Encoding, Mark, Now, Phase, Read, Slot, SlotCount, State
 use crate::attempts::{Attempts, Overdue};
 use crate::jobs::Jobs;
 use crate::log::{Panic, RoundSeconds, Seconds, SlotLog, panic_message};
-use crate::marks::{PublishError, Publisher, Session};
+use crate::marks::{PublishError, Publisher, ReportTurn, Session};
 use crate::predicate::{Judgement, Predicate, Problems, States};
 use crate::procfs::Inspection;
 use crate::registry::Registry;
@@ -292,31 +292,35 @@ impl Round {
         );
         drop(registered);
         self.mark.consumers_subscribed = judgement.subscribed;
+        let mut published = false;
         if judgement.healthy
             && let Some(session) = session
         {
             let phase = if judgement.recovering { Phase::Recovering } else { Phase::Running };
-            self.refresh(session, now, phase, failures);
+            published = self.refresh(session, now, phase, failures);
         }
-        self.turn(session, now.monotonic_ns, early_ns, judgement, failures);
+        self.turn(session, now.monotonic_ns, early_ns, judgement, published, failures);
     }
 
-    /// Goes from one state to the next, and logs that it does.
+    /// Goes from one state to the next, and logs that it does. It becomes healthy with a mark, not
+    /// with a judgement: a second process in a slot is not what the probe sees.
     fn turn(
         &mut self,
         session: Option<&Session>,
         now_ns: u64,
         early_ns: u64,
         judgement: Judgement,
+        published: bool,
         failures: &mut Failures,
     ) {
         let expected = self.plan.predicate.expected;
         match &mut self.life {
-            Life::Starting { recorded, .. } if judgement.healthy => {
-                self.life = Life::Healthy { attempt_left: *recorded };
+            Life::Starting { .. } if published => {
+                // One that is not this process's own may be there: its slot was another's.
+                self.life = Life::Healthy { attempt_left: true };
                 self.log.info("healthy");
             }
-            Life::Unhealthy { attempt_left } if judgement.healthy => {
+            Life::Unhealthy { attempt_left } if published => {
                 self.life = Life::Healthy { attempt_left: *attempt_left };
                 self.log.info("healthy");
             }
@@ -328,7 +332,9 @@ impl Round {
                 ));
             }
             Life::Starting { attempts, recorded } => {
-                let overdue = attempts.overdue(now_ns, early_ns);
+                // What keeps a healthy one from publishing has a line of its own.
+                let overdue =
+                    if judgement.healthy { None } else { attempts.overdue(now_ns, early_ns) };
                 match overdue {
                     Some(Overdue { lasted_ns: ns, starts: 1 }) => self.log.error(format_args!(
                         "not healthy {}, expected {expected} consumers",
@@ -393,7 +399,14 @@ impl Round {
         was_healthy
     }
 
-    fn refresh(&mut self, session: &Session, now: Now, phase: Phase, failures: &mut Failures) {
+    /// Leaves a mark, and says whether it did.
+    fn refresh(
+        &mut self,
+        session: &Session,
+        now: Now,
+        phase: Phase,
+        failures: &mut Failures,
+    ) -> bool {
         let jobs = self.jobs.in_flight(now.monotonic_ns);
         self.mark.jobs_in_flight = jobs.count;
         self.mark.oldest_job_ms = jobs.oldest_ns / 1_000_000;
@@ -401,9 +414,11 @@ impl Round {
         self.mark.monotonic_ns = now.monotonic_ns;
         self.mark.wall_ms = u64::try_from(now.realtime_ns / 1_000_000).unwrap_or_default();
         self.mark.sequence += 1;
-        if failures.note(session.mark(&self.mark)).is_none() {
+        let published = failures.note(session.mark(&self.mark)).is_some();
+        if !published {
             self.mark.sequence -= 1;
         }
+        published
     }
 
     fn log_started(&self) {
@@ -435,12 +450,19 @@ impl Round {
         let written = match &message {
             Some(message) => {
                 let report = topology::report(&self.inspection);
-                let repeated =
-                    matches!(&recorded, Read::Found(old) if topology::repeats(old, &report));
-                if !repeated && self.report == Report::Due {
-                    message.log(&self.log);
+                let repeats = |old: &Read<_>| matches!(old, Read::Found(old) if topology::repeats(old, &report));
+                if repeats(&recorded) {
+                    true
+                } else {
+                    // Slots that start in one instant: one says it, the next tick of the others
+                    // sees that it was said.
+                    let ReportTurn::Mine(_turn) = session.turn_to_report() else { return };
+                    let repeated = repeats(&session.report());
+                    if !repeated && self.report == Report::Due {
+                        message.log(&self.log);
+                    }
+                    repeated || failures.note(session.write_report(&report)).is_some()
                 }
-                repeated || failures.note(session.write_report(&report)).is_some()
             }
             // Nothing to say, so what was said last no longer holds.
             None if matches!(self.inspection.topology.state, State::NonLinux) => true,

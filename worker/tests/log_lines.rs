@@ -11,7 +11,7 @@ use capture::{
     SECOND, START, Switch, Worker, builder, builder_with, capture, container, inspection, mistake,
 };
 use tickmark::protocol::{
-    AnyMark, Detail, Errno, Generation, Mark, MarkFile, Phase, Pid1, Slot, State, Witness,
+    AnyMark, Detail, Errno, Generation, Mark, MarkFile, Now, Phase, Pid1, Slot, State, Witness,
 };
 use tickmark::{ConsumerState, Encoding, Liveness};
 
@@ -563,6 +563,69 @@ fn topology_messages() {
             assert_eq!(start(&other, 400)[0], message, "once a generation");
         }
     }
+}
+
+fn degraded() -> tickmark::procfs::Inspection {
+    let formula = Generation {
+        mount_namespace_inode: Some(4_026_532_616),
+        pid1_start_time: Some(12_345),
+        ..Generation::default()
+    };
+    let unreadable = Detail::CannotRead("/proc/1/ns/mnt", Errno::ACCESS);
+    inspection(State::Unverifiable, Pid1::Unknown(unreadable), unreadable, formula)
+}
+
+fn about_topology(lines: &capture::Lines) -> usize {
+    lines.take().iter().filter(|line| line.contains("PID topology unverified")).count()
+}
+
+#[test]
+fn slots_that_start_in_one_instant_say_the_topology_once() {
+    const SLOTS: u32 = 8;
+    for round in 0..50 {
+        let dir = capture::directory().unwrap();
+        let (lines, _capturing) = capture();
+        let together = std::sync::Barrier::new(SLOTS as usize);
+        std::thread::scope(|scope| {
+            for slot in 0..SLOTS {
+                let (together, lines, path) = (&together, lines.clone(), dir.path());
+                scope.spawn(move || {
+                    let _capturing = tracing::subscriber::set_default(lines);
+                    let (_liveness, monitor) = builder(path)
+                        .inspection(degraded())
+                        .slot(slot)
+                        .processes(SLOTS)
+                        .start_without_thread()
+                        .unwrap();
+                    let mut monitor = monitor.unwrap();
+                    together.wait();
+                    for second in 0..3 {
+                        let monotonic_ns = START + second * SECOND;
+                        monitor.tick(Now { monotonic_ns, realtime_ns: 0 });
+                    }
+                });
+            }
+        });
+        assert_eq!(about_topology(&lines), 1, "round {round}");
+    }
+}
+
+#[test]
+fn a_slot_waits_for_the_one_that_is_saying_it() {
+    let dir = capture::directory().unwrap();
+    let (lines, _capturing) = capture();
+    // As in the middle of another's report; the lock is the open file's, not the process's.
+    let another = fs::File::open(dir.path()).unwrap();
+    another.lock().unwrap();
+    let mut worker = Worker::start(builder(dir.path()).inspection(degraded()));
+    assert_eq!(about_topology(&lines), 0);
+    assert!(dir.path().join("expected").exists(), "the rest of the tick is as ever");
+    // It ended before it had said anything.
+    drop(another);
+    worker.tick_after(10);
+    assert_eq!(about_topology(&lines), 1);
+    worker.tick_after(10);
+    assert_eq!(about_topology(&lines), 0);
 }
 
 #[test]
