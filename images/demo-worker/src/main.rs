@@ -4,11 +4,15 @@
 mod options;
 mod pause;
 mod slot;
-mod supervisor;
 
 use std::process::ExitCode;
 
 use options::{Invocation, USAGE};
+use rustix::process::Signal;
+use tickmark_supervision::supervisor::{self, Whom};
+
+/// What makes a worker ill is for slot 0, and what lets the consumers start for all.
+const PASSED_ON: &[(Signal, Whom)] = &[(Signal::USR1, Whom::First), (Signal::USR2, Whom::All)];
 
 fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
@@ -24,7 +28,9 @@ fn main() -> ExitCode {
         Ok(Invocation::Work(options)) => {
             supervisor::die_with_supervisor().and_then(|()| match options.slots {
                 1 => slot::run(&options),
-                _ => supervisor::run(&options),
+                slots => supervisor::run(slots, PASSED_ON, |command| {
+                    command.args(options.slot_arguments());
+                }),
             })
         }
         Err(mistake) => {

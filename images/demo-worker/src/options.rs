@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tickmark_supervision::command_line::{self, Asked, Setting, milliseconds, positive};
+
 pub(crate) const USAGE: &str = "\
 tickmark-demo-worker: a queue worker that can be made ill on purpose
 
@@ -76,12 +78,19 @@ impl Options {
     }
 }
 
+const SETTINGS: &[Setting] = &[
+    ("--consumers", "DEMO_CONSUMERS"),
+    ("--slots", "DEMO_SLOTS"),
+    ("--start-delay", "DEMO_START_DELAY"),
+    ("--drain", "DEMO_DRAIN"),
+];
+
 pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Invocation, String> {
     parse_with(arguments, |name| std::env::var(name).ok())
 }
 
 fn parse_with(
-    mut arguments: impl Iterator<Item = String>,
+    arguments: impl Iterator<Item = String>,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<Invocation, String> {
     let mut options = Options {
@@ -90,53 +99,23 @@ fn parse_with(
         start_delay: Some(Duration::ZERO),
         drain: Some(Duration::ZERO),
     };
-    for (flag, variable) in [
-        ("--consumers", "DEMO_CONSUMERS"),
-        ("--slots", "DEMO_SLOTS"),
-        ("--start-delay", "DEMO_START_DELAY"),
-        ("--drain", "DEMO_DRAIN"),
-    ] {
-        if let Some(value) = environment(variable).filter(|value| !value.trim().is_empty()) {
-            set(&mut options, flag, value.trim())
-                .map_err(|mistake| format!("{variable}: {mistake}"))?;
-        }
+    let set = |flag: &str, value: &str| set(&mut options, flag, value);
+    match command_line::read(arguments, environment, SETTINGS, set)? {
+        Asked::Settings => Ok(Invocation::Work(options)),
+        Asked::Help => Ok(Invocation::Help),
+        Asked::Command(word, _) if word == "pause" => Ok(Invocation::Pause),
+        Asked::Command(word, _) => Err(format!("unknown argument {word}")),
     }
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--help" | "-h" => return Ok(Invocation::Help),
-            "pause" => return Ok(Invocation::Pause),
-            _ => {}
-        }
-        let (flag, value) = match argument.split_once('=') {
-            Some((flag, value)) => (flag.to_owned(), Some(value.to_owned())),
-            None => (argument, None),
-        };
-        if !["--consumers", "--slots", "--start-delay", "--drain"].contains(&flag.as_str()) {
-            return Err(format!("unknown argument {flag}"));
-        }
-        let value =
-            value.or_else(|| arguments.next()).ok_or_else(|| format!("{flag} needs a value"))?;
-        set(&mut options, &flag, &value).map_err(|mistake| format!("{flag}: {mistake}"))?;
-    }
-    Ok(Invocation::Work(options))
 }
 
 fn set(options: &mut Options, flag: &str, value: &str) -> Result<(), String> {
-    let number = || -> Result<u32, String> {
-        value.parse().map_err(|_| format!("{value:?} is not a whole number"))
-    };
-    let positive = || match number()? {
-        0 => Err("must be at least 1".to_owned()),
-        number => Ok(number),
-    };
-    let milliseconds = || Ok::<_, String>(Duration::from_millis(number()?.into()));
     match flag {
-        "--consumers" => options.consumers = positive()?,
-        "--slots" => options.slots = positive()?,
+        "--consumers" => options.consumers = positive(value)?,
+        "--slots" => options.slots = positive(value)?,
         "--start-delay" if value == "held" => options.start_delay = None,
-        "--start-delay" => options.start_delay = Some(milliseconds()?),
+        "--start-delay" => options.start_delay = Some(milliseconds(value)?),
         _ if value == "never" => options.drain = None,
-        _ => options.drain = Some(milliseconds()?),
+        _ => options.drain = Some(milliseconds(value)?),
     }
     Ok(())
 }
@@ -157,14 +136,6 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_wins_over_its_variable() {
-        let options = parsed(&["--drain=7"], &[("DEMO_DRAIN", "never"), ("DEMO_SLOTS", "3")]);
-        let options = options.unwrap();
-        assert_eq!(options.drain, Some(Duration::from_millis(7)));
-        assert_eq!(options.slots, 3);
-    }
-
-    #[test]
     fn a_slot_is_started_with_what_its_supervisor_was_given() {
         let given = parsed(&["--slots", "4", "--consumers", "3", "--drain", "never"], &[]).unwrap();
         let arguments = given.slot_arguments();
@@ -177,9 +148,8 @@ mod tests {
     fn mistakes_name_their_flag() {
         for (arguments, mistake) in [
             (&["--slots", "0"][..], "--slots: must be at least 1"),
-            (&["--slots", "x"], "--slots: \"x\" is not a whole number"),
-            (&["--consumers"], "--consumers needs a value"),
-            (&["--color"], "unknown argument --color"),
+            (&["--drain", "no"], "--drain: \"no\" is not a whole number"),
+            (&["paused"], "unknown argument paused"),
         ] {
             assert_eq!(parsed(arguments, &[]).err().as_deref(), Some(mistake));
         }

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use rustix::process::{WaitOptions, wait};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tickmark_supervision::supervisor::reap;
 
 pub(crate) fn run() -> io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGCHLD])?;
@@ -15,13 +15,4 @@ pub(crate) fn run() -> io::Result<()> {
         reap();
     }
     Ok(())
-}
-
-/// Ends every zombie among our children, which for PID 1 includes strangers' orphans.
-pub(crate) fn reap() -> Vec<rustix::process::Pid> {
-    let mut ended = Vec::new();
-    while let Ok(Some((pid, _))) = wait(WaitOptions::NOHANG) {
-        ended.push(pid);
-    }
-    ended
 }

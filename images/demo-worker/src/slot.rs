@@ -9,9 +9,9 @@ use std::time::Duration;
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use tickmark::ConsumerState;
+use tickmark_supervision::supervisor::reap;
 
 use crate::options::Options;
-use crate::pause::reap;
 
 const JOBS_QUEUED: usize = 16;
 const JOB_EVERY: Duration = Duration::from_millis(50);

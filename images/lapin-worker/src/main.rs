@@ -3,12 +3,13 @@
 
 mod options;
 mod slot;
-mod supervisor;
 mod switch;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use options::{Invocation, USAGE};
+use switch::Switch;
+use tickmark_supervision::supervisor::{self, Whom};
 
 fn main() -> ExitCode {
     tracing_subscriber::fmt()
@@ -29,7 +30,13 @@ fn main() -> ExitCode {
             .map_err(Into::into)
             .and_then(|()| match options.slots {
                 1 => slot::run(&options),
-                _ => supervisor::run(&options).map_err(Into::into),
+                slots => {
+                    let switches = Switch::ALL.map(|switch| (switch.signal(), Whom::First));
+                    let prepare = |command: &mut Command| {
+                        command.envs(options.slot_variables());
+                    };
+                    supervisor::run(slots, &switches, prepare).map_err(Into::into)
+                }
             }),
         Err(mistake) => {
             eprintln!("tickmark-lapin-worker: {mistake}\n\n{USAGE}");

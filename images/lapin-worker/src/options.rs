@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rustix::process::Pid;
+use tickmark_supervision::command_line::{self, Asked, Setting, milliseconds, positive};
 
 use crate::switch::Switch;
 
@@ -55,7 +56,7 @@ pub(crate) struct Options {
     pub(crate) recovery_grace: Option<Duration>,
 }
 
-const FLAGS: [(&str, &str); 9] = [
+const SETTINGS: &[Setting] = &[
     ("--uri", "DEMO_URI"),
     ("--queues", "DEMO_QUEUES"),
     ("--slots", "DEMO_SLOTS"),
@@ -94,7 +95,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Invocatio
 }
 
 fn parse_with(
-    mut arguments: impl Iterator<Item = String>,
+    arguments: impl Iterator<Item = String>,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<Invocation, String> {
     let mut options = Options {
@@ -108,30 +109,13 @@ fn parse_with(
         tick: None,
         recovery_grace: None,
     };
-    for (flag, variable) in FLAGS {
-        if let Some(value) = environment(variable).filter(|value| !value.trim().is_empty()) {
-            set(&mut options, flag, value.trim())
-                .map_err(|mistake| format!("{variable}: {mistake}"))?;
-        }
+    let set = |flag: &str, value: &str| set(&mut options, flag, value);
+    match command_line::read(arguments, environment, SETTINGS, set)? {
+        Asked::Settings => Ok(Invocation::Work(options)),
+        Asked::Help => Ok(Invocation::Help),
+        Asked::Command(word, rest) if word == "switch" => switch(rest.into_iter()),
+        Asked::Command(word, _) => Err(format!("unknown argument {word}")),
     }
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--help" | "-h" => return Ok(Invocation::Help),
-            "switch" => return switch(arguments),
-            _ => {}
-        }
-        let (flag, value) = match argument.split_once('=') {
-            Some((flag, value)) => (flag.to_owned(), Some(value.to_owned())),
-            None => (argument, None),
-        };
-        if !FLAGS.iter().any(|(known, _)| *known == flag) {
-            return Err(format!("unknown argument {flag}"));
-        }
-        let value =
-            value.or_else(|| arguments.next()).ok_or_else(|| format!("{flag} needs a value"))?;
-        set(&mut options, &flag, &value).map_err(|mistake| format!("{flag}: {mistake}"))?;
-    }
-    Ok(Invocation::Work(options))
 }
 
 fn switch(mut arguments: impl Iterator<Item = String>) -> Result<Invocation, String> {
@@ -148,14 +132,6 @@ fn switch(mut arguments: impl Iterator<Item = String>) -> Result<Invocation, Str
 }
 
 fn set(options: &mut Options, flag: &str, value: &str) -> Result<(), String> {
-    let number = || -> Result<u32, String> {
-        value.parse().map_err(|_| format!("{value:?} is not a whole number"))
-    };
-    let positive = || match number()? {
-        0 => Err("must be at least 1".to_owned()),
-        number => Ok(number),
-    };
-    let milliseconds = || Ok::<_, String>(Duration::from_millis(number()?.into()));
     match flag {
         "--uri" => value.clone_into(&mut options.uri),
         "--queues" => {
@@ -165,18 +141,18 @@ fn set(options: &mut Options, flag: &str, value: &str) -> Result<(), String> {
             }
             options.queues = queues;
         }
-        "--slots" => options.slots = positive()?,
+        "--slots" => options.slots = positive(value)?,
         "--prefetch" => {
-            options.prefetch = positive()?.try_into().map_err(|_| "must be below 65536")?;
+            options.prefetch = positive(value)?.try_into().map_err(|_| "must be below 65536")?;
         }
-        "--job" => options.job = milliseconds()?,
-        "--deadline" => options.deadline = Duration::from_millis(positive()?.into()),
-        "--tick" => options.tick = Some(Duration::from_millis(positive()?.into())),
+        "--job" => options.job = milliseconds(value)?,
+        "--deadline" => options.deadline = Duration::from_millis(positive(value)?.into()),
+        "--tick" => options.tick = Some(Duration::from_millis(positive(value)?.into())),
         "--recovery-grace" => {
-            options.recovery_grace = Some(Duration::from_millis(positive()?.into()));
+            options.recovery_grace = Some(Duration::from_millis(positive(value)?.into()));
         }
         _ => {
-            options.threads = positive()?.try_into().map_err(|_| "is too large".to_owned())?;
+            options.threads = positive(value)?.try_into().map_err(|_| "is too large".to_owned())?;
         }
     }
     Ok(())
@@ -229,8 +205,7 @@ mod tests {
             (&["--slots", "0"][..], "--slots: must be at least 1"),
             (&["--queues", "a,"], "--queues: \"a,\" names an empty queue"),
             (&["--prefetch", "65536"], "--prefetch: must be below 65536"),
-            (&["--job"], "--job needs a value"),
-            (&["--color"], "unknown argument --color"),
+            (&["switches"], "unknown argument switches"),
             (&["switch", "colour"], "there is no switch colour"),
             (&["switch", "stop-consumer", "-1"], "the PID is not one"),
         ] {

@@ -224,7 +224,10 @@ struct Switches([(Switch, Signal); 4]);
 impl Switches {
     fn new() -> std::io::Result<Switches> {
         let listen = |switch: Switch| {
-            Ok::<_, std::io::Error>((switch, signal(SignalKind::from_raw(switch.number()))?))
+            Ok::<_, std::io::Error>((
+                switch,
+                signal(SignalKind::from_raw(switch.signal().as_raw()))?,
+            ))
         };
         let [stop, block, endless, refuse] = Switch::ALL;
         Ok(Switches([listen(stop)?, listen(block)?, listen(endless)?, listen(refuse)?]))

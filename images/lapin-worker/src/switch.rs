@@ -3,7 +3,6 @@
 use std::io;
 
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Switch {
@@ -24,19 +23,6 @@ impl Switch {
             Switch::EndlessJobs => "endless-jobs",
             Switch::RefuseDrain => "refuse-drain",
         }
-    }
-
-    pub(crate) fn number(self) -> i32 {
-        match self {
-            Switch::StopConsumer => SIGUSR1,
-            Switch::BlockRuntime => SIGUSR2,
-            Switch::EndlessJobs => SIGHUP,
-            Switch::RefuseDrain => SIGQUIT,
-        }
-    }
-
-    pub(crate) fn from_number(number: i32) -> Option<Switch> {
-        Switch::ALL.into_iter().find(|switch| switch.number() == number)
     }
 
     pub(crate) fn signal(self) -> Signal {
