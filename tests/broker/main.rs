@@ -7,8 +7,11 @@
 
 mod broker;
 mod cases;
+mod image;
 mod metrics;
 mod network;
+mod oracle;
+mod slots;
 mod soak;
 mod worker;
 
@@ -16,21 +19,23 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
+use crate::broker::Broker;
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // They wait far more than they work, but a broker takes a whole processor to start.
-    arguments.test_threads = arguments.test_threads.or(Some(2));
-    let missing = broker::missing();
-    if missing.is_none() && !arguments.list {
+    // They wait: for ticks, for graces, for a broker that starts.
+    arguments.test_threads = arguments.test_threads.or(Some(cases::ALL.len()));
+    let no_broker = broker::missing();
+    if no_broker.is_none() && !arguments.list {
         worker::build();
     }
     let trials = cases::ALL
         .iter()
-        .map(|&(name, case)| {
-            let missing = missing.clone();
-            Trial::ignorable_test(name, move || match missing {
+        .map(|case| {
+            let no_broker = no_broker.clone();
+            Trial::ignorable_test(case.name, move || match no_broker.or_else(case.missing) {
                 None => {
-                    case();
+                    (case.run)();
                     Ok(Completion::Completed)
                 }
                 Some(reason) if std::env::var_os("TICKMARK_NO_SKIPS").is_some() => {
@@ -40,5 +45,7 @@ fn main() -> ExitCode {
             })
         })
         .collect();
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    Broker::end_shared();
+    conclusion.exit_code()
 }

@@ -12,11 +12,12 @@ const RULES: &str = include_str!("../../docs/alerts/tickmark.rules.yml");
 const SCRAPE: &str = include_str!("../../docs/alerts/scrape.yml");
 
 pub(crate) fn named_as_exported() {
-    let broker = Broker::start_with("", "", "rabbitmq_prometheus");
+    let broker = Broker::shared();
     let site = Site::new();
     let worker = site.start(&broker.uri(), &[]);
     until(Duration::from_secs(30), "healthy at first", || site.healthy());
 
+    let [first, second] = &site.queues;
     let path = format!("{}?family={}", setting("metrics_path:"), setting("family:"));
     let exported = get(broker.metrics_port(), &path);
     let metric = "rabbitmq_detailed_queue_consumers";
@@ -29,13 +30,14 @@ pub(crate) fn named_as_exported() {
         get(broker.metrics_port(), &path).lines().any(|line| line == series)
     };
     // The broker counts once in its collection interval.
-    until(Duration::from_secs(20), "one consumer each", || one("demo-0", 1) && one("demo-1", 1));
+    until(Duration::from_secs(20), "one consumer each", || one(first, 1) && one(second, 1));
     drop(worker);
-    until(Duration::from_secs(20), "no consumer", || one("demo-0", 0) && one("demo-1", 0));
-    broker.delete_queue("demo-1");
+    until(Duration::from_secs(20), "no consumer", || one(first, 0) && one(second, 0));
+    broker.delete_queue(second);
     until(Duration::from_secs(20), "a series that vanishes", || {
         let exported = get(broker.metrics_port(), &path);
-        exported.contains("queue=\"demo-0\"") && !exported.contains("queue=\"demo-1\"")
+        let has = |queue: &str| exported.contains(&format!("queue=\"{queue}\""));
+        has(first) && !has(second)
     });
 }
 

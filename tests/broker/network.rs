@@ -7,6 +7,20 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+const IPTABLES: &str = "/usr/sbin/iptables";
+
+/// Why no packet can be dropped here.
+pub(crate) fn missing() -> Option<String> {
+    match Command::new(IPTABLES).args(["-w", "-S", "INPUT"]).output() {
+        Err(error) => Some(format!("{IPTABLES}: {error}")),
+        Ok(output) if output.status.success() => None,
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            Some(format!("{IPTABLES} needs root: {}", said.lines().next().unwrap_or_default()))
+        }
+    }
+}
+
 /// No packet to or from a port gets through, until this is dropped.
 pub(crate) struct Silence(u16);
 
@@ -21,7 +35,7 @@ impl Silence {
         let port = self.0.to_string();
         for side in ["--dport", "--sport"] {
             let rule = ["-w", action, "INPUT", "-i", "lo", "-p", "tcp", side, &port, "-j", "DROP"];
-            let status = Command::new("/usr/sbin/iptables").args(rule).status()?;
+            let status = Command::new(IPTABLES).args(rule).status()?;
             if !status.success() {
                 return Err(io::Error::other(format!("iptables {action}: {status}")));
             }

@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,9 +14,22 @@ use tempfile::TempDir;
 use tickmark::protocol::{AnyMark, Mark, MarkFile, Slot};
 use tickmark::{observe, settings::Settings};
 
-/// Ticks fit into a `max_age` three times and more, as with the defaults.
-pub(crate) const MAX_AGE: Duration = Duration::from_secs(4);
-pub(crate) const TICK: Duration = Duration::from_secs(1);
+/// How fast a worker ticks and its marks grow stale.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    pub(crate) tick: Duration,
+    /// In whole seconds. Ticks fit into it three times and more, as with the defaults.
+    pub(crate) max_age: Duration,
+}
+
+/// What most cases run at: seconds instead of tens of them.
+pub(crate) const BRISK: Pace =
+    Pace { tick: Duration::from_secs(1), max_age: Duration::from_secs(4) };
+/// The defaults.
+pub(crate) const REAL: Pace =
+    Pace { tick: Duration::from_secs(10), max_age: Duration::from_secs(45) };
+pub(crate) const TICK: Duration = BRISK.tick;
+pub(crate) const MAX_AGE: Duration = BRISK.max_age;
 /// What a loaded machine may add to a tick.
 pub(crate) const LATE: Duration = Duration::from_millis(700);
 
@@ -38,26 +52,29 @@ pub(crate) fn build() {
     });
 }
 
-/// A marks directory and the settings around it.
+/// A marks directory and the settings around it, and two queues that nobody else has.
 pub(crate) struct Site {
     marks: TempDir,
-    max_age: Duration,
+    pub(crate) pace: Pace,
+    pub(crate) queues: [String; 2],
 }
 
 impl Site {
     pub(crate) fn new() -> Site {
-        Site::with_max_age(MAX_AGE)
+        Site::at(BRISK)
     }
 
-    /// `max_age` in whole seconds.
-    pub(crate) fn with_max_age(max_age: Duration) -> Site {
+    pub(crate) fn at(pace: Pace) -> Site {
+        static SITES: AtomicU32 = AtomicU32::new(0);
+        let number = SITES.fetch_add(1, Ordering::Relaxed);
         let shared_memory = Path::new("/dev/shm");
         let marks = if shared_memory.is_dir() {
             tempfile::tempdir_in(shared_memory)
         } else {
             tempfile::tempdir()
         };
-        Site { marks: marks.unwrap(), max_age }
+        let queues = [0, 1].map(|queue| format!("demo-{number}-{queue}"));
+        Site { marks: marks.unwrap(), pace, queues }
     }
 
     pub(crate) fn dir(&self) -> &str {
@@ -67,7 +84,7 @@ impl Site {
     /// The probe's line, and whether it exits 0.
     pub(crate) fn verdict(&self) -> (bool, String) {
         let dir = CString::new(self.dir()).unwrap();
-        let max_age = CString::new(self.max_age.as_secs().to_string()).unwrap();
+        let max_age = CString::new(self.pace.max_age.as_secs().to_string()).unwrap();
         let settings = Settings::from_lookup(|name| -> Option<&CStr> {
             match name {
                 "TICKMARK_DIR" => Some(&dir),
@@ -84,8 +101,12 @@ impl Site {
     }
 
     pub(crate) fn mark(&self) -> Option<Mark> {
-        let bytes = std::fs::read(self.marks.path().join("worker-0")).ok()?;
-        match MarkFile::decode(Slot::FIRST, &bytes) {
+        self.mark_of(0)
+    }
+
+    pub(crate) fn mark_of(&self, slot: u32) -> Option<Mark> {
+        let bytes = std::fs::read(self.marks.path().join(format!("worker-{slot}"))).ok()?;
+        match MarkFile::decode(Slot::new(slot).unwrap(), &bytes) {
             Ok(AnyMark::Binary(mark)) => Some(mark),
             other => panic!("{other:?}"),
         }
@@ -99,11 +120,18 @@ impl Site {
 
     /// Starts a worker for `uri` with more variables.
     pub(crate) fn start(&self, uri: &str, variables: &[(&str, &str)]) -> Worker {
-        let mut child = Command::new(PROGRAM.get().expect("built"))
+        let mut command = Command::new(PROGRAM.get().expect("built"));
+        let Pace { tick, max_age } = self.pace;
+        // The variable knows whole seconds only.
+        match tick.subsec_millis() {
+            0 => command.env("TICKMARK_TICK", tick.as_secs().to_string()),
+            _ => command.env("DEMO_TICK", tick.as_millis().to_string()),
+        };
+        let mut child = command
             .env("TICKMARK_DIR", self.marks.path())
-            .env("TICKMARK_MAX_AGE", self.max_age.as_secs().to_string())
-            .env("TICKMARK_TICK", TICK.as_secs().to_string())
+            .env("TICKMARK_MAX_AGE", max_age.as_secs().to_string())
             .env("DEMO_URI", uri)
+            .env("DEMO_QUEUES", self.queues.join(","))
             .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -135,10 +163,16 @@ impl Worker {
 
     /// Its lines about liveness, from the level on.
     pub(crate) fn liveness(&self) -> Vec<String> {
+        self.liveness_of(0)
+    }
+
+    /// The same of another slot, where this is a supervisor.
+    pub(crate) fn liveness_of(&self, slot: u32) -> Vec<String> {
+        let liveness = format!("[liveness] slot {slot}: ");
         self.log()
             .iter()
             .filter_map(|line| {
-                let (before, text) = line.split_once("[liveness] slot 0: ")?;
+                let (before, text) = line.split_once(&liveness)?;
                 let level = before.split_whitespace().nth(1)?;
                 Some(format!("{level} {text}"))
             })
@@ -146,7 +180,11 @@ impl Worker {
     }
 
     pub(crate) fn errors(&self) -> Vec<String> {
-        self.liveness().into_iter().filter(|line| line.starts_with("ERROR")).collect()
+        self.errors_of(0)
+    }
+
+    pub(crate) fn errors_of(&self, slot: u32) -> Vec<String> {
+        self.liveness_of(slot).into_iter().filter(|line| line.starts_with("ERROR")).collect()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
