@@ -6,11 +6,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use tickmark::marks::mark_now;
 use tickmark::protocol::{
-    Expected, Generation, Mark, MarkFile, Phase, Record as _, SlotCount, encode_expected,
+    Expected, Generation, Mark, MarkFile, Record as _, Slot, SlotCount, encode_expected,
     encode_generation, encode_mark,
 };
-use tickmark::{clock, procfs};
 
 use crate::site::Site;
 
@@ -85,21 +85,13 @@ impl Marks {
 
     /// A healthy mark of now.
     pub(crate) fn mark(&self, slot: u32) -> Mark {
+        let slot = Slot::new(slot).expect("a slot");
         Mark {
-            slot,
-            pid: std::process::id(),
             sequence: 300,
-            wall_ms: clock::realtime_ms(),
-            monotonic_ns: clock::monotonic_ns(),
-            tick_ms: 10_000,
-            phase: Phase::Running,
             consumers_subscribed: 2,
             consumers_expected: 2,
-            jobs_in_flight: 0,
-            oldest_job_ms: 0,
-            time_namespace: procfs::time_namespace(),
-            generation: self.generation.clone(),
             consumer_states: b"orders consuming; mails consuming"[..].try_into().expect("short"),
+            ..mark_now(slot, self.generation.clone())
         }
     }
 

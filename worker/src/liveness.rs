@@ -270,8 +270,7 @@ impl Builder {
         let inspection = self
             .inspection
             .unwrap_or_else(|| procfs::inspect(plan.encoding, shared.strict.value, shared.launch));
-        let time_namespace = procfs::time_namespace();
-        let monitor = Monitor::new(plan, inspection, time_namespace, registry, jobs, signal);
+        let monitor = Monitor::new(plan, inspection, registry, jobs, signal);
         Ok((liveness, Some(monitor)))
     }
 

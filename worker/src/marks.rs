@@ -12,11 +12,12 @@ use rustix::fs::{
 use rustix::io::{Errno as SysErrno, pread, pwrite, write};
 use tickmark_protocol::{
     AnyMark, Attempt, DecodeError, Decoded, Encoding, Errno, Expected, Fault, Generation,
-    MAX_FILE_LEN, Mark, MarkFile, Read, Record, Slot, SlotCount, TopologyReport, TopologyUnsafe,
-    encode_expected, encode_generation, encode_mark, encode_unsafe,
+    MAX_FILE_LEN, Mark, MarkFile, Phase, Read, Record, Slot, SlotCount, TopologyReport,
+    TopologyUnsafe, encode_expected, encode_generation, encode_mark, encode_unsafe,
 };
 
-use crate::procfs::{Dispose, errno, open_in};
+use crate::clock;
+use crate::procfs::{Dispose, errno, open_in, time_namespace};
 
 /// A damaged file is read again so often: a write in place can be seen half done.
 const REREADS: usize = 2;
@@ -226,6 +227,29 @@ fn mtime_ns(stat: &Stat) -> i64 {
 fn open_directory(path: &CStr) -> Result<OwnedFd, SysErrno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, path, flags, Mode::empty())
+}
+
+/// A first mark of this process, at this moment and on its clocks: running, with neither consumers
+/// nor jobs, and the default tick. What is otherwise goes over it:
+/// `Mark { consumers_expected: 2, ..mark_now(slot, generation) }`.
+#[must_use]
+pub fn mark_now(slot: Slot, generation: Option<Generation>) -> Mark {
+    Mark {
+        slot: slot.get(),
+        pid: rustix::process::getpid().as_raw_nonzero().get().cast_unsigned(),
+        sequence: 1,
+        wall_ms: clock::realtime_ms(),
+        monotonic_ns: clock::monotonic_ns(),
+        tick_ms: 10_000,
+        phase: Phase::Running,
+        consumers_subscribed: 0,
+        consumers_expected: 0,
+        jobs_in_flight: 0,
+        oldest_job_ms: 0,
+        time_namespace: time_namespace(),
+        generation,
+        consumer_states: Default::default(),
+    }
 }
 
 /// Why something could not be published. Names the file and the operation; the directory is

@@ -17,7 +17,7 @@ use tickmark_protocol::{Encoding, Mark, Now, Phase, Read, Slot, SlotCount, State
 use crate::attempts::{Attempts, Overdue};
 use crate::jobs::Jobs;
 use crate::log::{Panic, RoundSeconds, Seconds, SlotLog, panic_message};
-use crate::marks::{PublishError, Publisher, ReportTurn, Session};
+use crate::marks::{PublishError, Publisher, ReportTurn, Session, mark_now};
 use crate::predicate::{Judgement, Predicate, Problems, States};
 use crate::procfs::Inspection;
 use crate::registry::Registry;
@@ -115,27 +115,17 @@ impl Monitor {
     pub(crate) fn new(
         plan: Plan,
         inspection: Inspection,
-        time_namespace: u64,
         registry: Arc<Registry>,
         jobs: Jobs,
         signal: Arc<Signal>,
     ) -> Monitor {
         let publisher = Publisher::new(plan.dir.clone(), plan.slot, plan.encoding);
+        // Each publication says when it is, and counts.
         let mark = Mark {
-            slot: plan.slot.get(),
-            pid: std::process::id(),
             sequence: 0,
-            wall_ms: 0,
-            monotonic_ns: 0,
             tick_ms: u32::try_from(plan.tick.as_millis()).unwrap_or(u32::MAX),
-            phase: Phase::Running,
-            consumers_subscribed: 0,
             consumers_expected: plan.predicate.expected,
-            jobs_in_flight: 0,
-            oldest_job_ms: 0,
-            time_namespace,
-            generation: inspection.generation.clone(),
-            consumer_states: Default::default(),
+            ..mark_now(plan.slot, inspection.generation.clone())
         };
         let round = Round {
             log: SlotLog::new(plan.slot),

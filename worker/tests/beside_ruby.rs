@@ -12,10 +12,8 @@ use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{CWD, Timespec, Timestamps, utimensat};
-use tickmark::protocol::{
-    Encoding, Generation, Mark, Phase, Slot, SlotCount, State, TopologyUnsafe,
-};
-use tickmark::{clock, marks, observe, procfs, settings};
+use tickmark::protocol::{Encoding, Generation, Slot, SlotCount, State, TopologyUnsafe};
+use tickmark::{marks, observe, procfs, settings};
 
 const MAX_AGE: &CStr = c"45";
 const PREVIOUS: &str = "heartbeat belongs to a previous container: worker has not started yet";
@@ -132,24 +130,7 @@ fn a_ruby_reader_accepts_what_the_text_format_writes() {
         if let Some(generation) = generation {
             session.generation(generation).expect("publish the generation");
         }
-        session
-            .mark(&Mark {
-                slot: slot.get(),
-                pid: 7,
-                sequence: 1,
-                wall_ms: clock::realtime_ms(),
-                monotonic_ns: clock::monotonic_ns(),
-                tick_ms: 10_000,
-                phase: Phase::Running,
-                consumers_subscribed: 2,
-                consumers_expected: 2,
-                jobs_in_flight: 0,
-                oldest_job_ms: 0,
-                time_namespace: procfs::time_namespace(),
-                generation: generation.cloned(),
-                consumer_states: Default::default(),
-            })
-            .expect("publish the mark");
+        session.mark(&marks::mark_now(slot, generation.cloned())).expect("publish the mark");
         session
     };
     publish(0, generation.as_ref());

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tickmark::protocol::{
-    Encoding, Expected, Generation, Mark, MarkFile, Phase, Record as _, Slot, SlotCount,
+    Encoding, Expected, Generation, Mark, MarkFile, Record as _, Slot, SlotCount,
 };
-use tickmark::{clock, procfs};
+use tickmark::{marks::mark_now, procfs};
 
 use crate::outcome::{Doing as _, Failure};
 
@@ -57,20 +57,10 @@ impl MarksDirectory {
 
     fn mark(&self, slot: Slot) -> Mark {
         Mark {
-            slot: slot.get(),
-            pid: std::process::id(),
-            sequence: 1,
-            wall_ms: clock::realtime_ms(),
-            monotonic_ns: clock::monotonic_ns(),
-            tick_ms: 10_000,
-            phase: Phase::Running,
             consumers_subscribed: 2,
             consumers_expected: 2,
-            jobs_in_flight: 0,
-            oldest_job_ms: 0,
-            time_namespace: procfs::time_namespace(),
-            generation: self.generation.clone(),
             consumer_states: b"orders consuming; mails consuming"[..].try_into().expect("short"),
+            ..mark_now(slot, self.generation.clone())
         }
     }
 
