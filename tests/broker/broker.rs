@@ -12,12 +12,17 @@ use std::time::{Duration, Instant};
 use lapin::{Connection, ConnectionProperties};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 /// Not the wrapper on PATH, which changes the user.
 const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 
 /// One takes seven seconds of a processor, and half a dozen start at once.
 const BOOT: Duration = Duration::from_secs(180);
+
+/// To one question, of a broker that runs.
+const ANSWER: Duration = Duration::from_secs(30);
+const CLOSE: Duration = Duration::from_secs(1);
 
 static SHARED: Mutex<Option<Arc<Broker>>> = Mutex::new(None);
 
@@ -191,10 +196,15 @@ impl Broker {
     fn talk<T>(&self, say: impl AsyncFnOnce(lapin::Channel) -> T) -> T {
         let uri = self.own_uri();
         runtime().block_on(async {
-            let connection =
-                Connection::connect(&uri, ConnectionProperties::default()).await.unwrap();
-            let said = say(connection.create_channel().await.unwrap()).await;
-            let _ended = connection.close(200, "".into()).await;
+            let talking = async {
+                let connection =
+                    Connection::connect(&uri, ConnectionProperties::default()).await.unwrap();
+                (say(connection.create_channel().await.unwrap()).await, connection)
+            };
+            let (said, connection) =
+                timeout(ANSWER, talking).await.expect("an answer from the broker");
+            // lapin 4.12 sometimes has closed the socket and waits for ever.
+            let _ended = timeout(CLOSE, connection.close(200, "".into())).await;
             said
         })
     }
@@ -207,9 +217,9 @@ impl Broker {
         let uri = self.own_uri();
         runtime().block_on(async {
             let connected = Connection::connect(&uri, ConnectionProperties::default());
-            match tokio::time::timeout(Duration::from_secs(5), connected).await {
+            match timeout(Duration::from_secs(5), connected).await {
                 Ok(Ok(connection)) => {
-                    let _ended = connection.close(200, "".into()).await;
+                    let _ended = timeout(CLOSE, connection.close(200, "".into())).await;
                     true
                 }
                 _ => false,

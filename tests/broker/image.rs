@@ -222,9 +222,11 @@ impl Container<'_> {
 
 impl Drop for Container<'_> {
     fn drop(&mut self) {
-        let deleted = self.command().args(["delete", "--force", &self.name]).status();
-        if !deleted.is_ok_and(|status| status.success()) {
-            eprintln!("broker tests: cannot delete the container {}", self.name);
+        // It complains of cgroups that are busy for a moment, and tries again.
+        let deleted = self.command().args(["delete", "--force", &self.name]).output();
+        match deleted {
+            Ok(output) if output.status.success() => {}
+            other => eprintln!("broker tests: cannot delete {}: {other:?}", self.name),
         }
     }
 }

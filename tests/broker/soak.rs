@@ -194,7 +194,7 @@ impl Story<'_> {
     /// From a healthy worker to a healthy worker.
     fn go_through(&mut self, situation: Situation, dice: &mut Dice) {
         match situation {
-            Situation::Quiet => thread::sleep(dice.time_below(2 * MAX_AGE)),
+            Situation::Quiet => self.quiet(dice),
             Situation::QueueDeleted => self.queue_deleted(dice),
             Situation::BrokerKilled => self.broker_down(situation, dice.time_below(2 * MAX_AGE)),
             Situation::BrokerDownForSevenMaxAges => self.broker_down(situation, 7 * MAX_AGE),
@@ -206,6 +206,14 @@ impl Story<'_> {
             Situation::SigtermWithAJobThatNeverEnds => self.endless_job(dice),
             Situation::ProcessKilled => self.process_killed(dice),
         }
+    }
+
+    fn quiet(&mut self, dice: &mut Dice) {
+        let before = Instant::now();
+        self.oracle.done(Situation::Quiet, before - TICK..=before + TICK);
+        thread::sleep(2 * MAX_AGE + dice.time_below(MAX_AGE));
+        self.recovered();
+        assert_eq!(self.worker.errors(), [""; 0], "{}", self.worker.story());
     }
 
     /// A worker that lost its queue does not get it back, also not from a broker that comes back.

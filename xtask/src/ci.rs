@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Instant;
 
+use crate::demo::build_lapin_worker;
 use crate::outcome::{Doing as _, Failure};
 use crate::probe::{self, Builder, Target};
 use crate::workspace;
@@ -154,15 +155,7 @@ fn alerts() -> Result<(), Failure> {
 fn lapin_worker() -> Result<(), Failure> {
     let target = Target::host()
         .ok_or_else(|| Failure::failed("the worker's image needs x86_64 or aarch64"))?;
-    let directory = workspace::build_directory("lapin-worker");
-    workspace::run(
-        workspace::cargo()
-            .current_dir(workspace::root())
-            .args(["build", "--quiet", "--release", "--package", "tickmark-lapin-worker"])
-            .args(["--target", target.triple(), "--target-dir"])
-            .arg(&directory),
-    )?;
-    let file = directory.join(target.triple()).join("release").join("tickmark-lapin-worker");
+    let file = build_lapin_worker(target)?;
     let bytes = fs::read(&file).doing(format_args!("read {}", file.display()))?;
     if bytes.windows(8).any(|bytes| bytes == b"/ld-musl") {
         return Err(Failure::failed(format!("{} is not static", file.display())));

@@ -91,6 +91,20 @@ pub(crate) fn build_worker(target: Target, features: &[&str]) -> Result<PathBuf,
     Ok(directory.join(target.triple()).join("release").join("tickmark-demo-worker"))
 }
 
+/// Builds the static worker on lapin and returns the file.
+pub(crate) fn build_lapin_worker(target: Target) -> Result<PathBuf, Failure> {
+    println!("building the lapin worker for {}", target.triple());
+    let directory = build_directory("lapin-worker");
+    let mut command = workspace::cargo();
+    command
+        .current_dir(workspace::root())
+        .args(["build", "--quiet", "--release", "--package", "tickmark-lapin-worker"])
+        .args(["--target", target.triple(), "--target-dir"])
+        .arg(&directory);
+    workspace::run(&mut command)?;
+    Ok(directory.join(target.triple()).join("release").join("tickmark-lapin-worker"))
+}
+
 /// Where the story takes place.
 struct Stage {
     marks: MarksDirectory,

@@ -1,13 +1,15 @@
 //! One worker process: a consumer for each queue, its jobs, and the liveness that judges them.
 //! SIGTERM drains; the other signals are the switches that make it ill.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use lapin::options::{
-    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions,
+    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions,
+    QueueDeclareOptions,
 };
 use lapin::types::FieldTable;
 use lapin::{Channel, ErrorKind};
@@ -17,9 +19,13 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::options::Options;
 use crate::switch::Switch;
+
+/// How long a drained worker waits for the broker's goodbye.
+const CLOSE: Duration = Duration::from_secs(2);
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -43,9 +49,16 @@ struct Illness {
 }
 
 /// A consumer, to be cancelled: what it has in hand it still works on.
+#[derive(Clone)]
 struct Subscribed {
     channel: Channel,
     tag: lapin::types::ShortString,
+}
+
+impl Subscribed {
+    async fn cancel(&self) {
+        let _ = self.channel.basic_cancel(self.tag.clone(), BasicCancelOptions::default()).await;
+    }
 }
 
 async fn work(options: &Options) -> Result<(), Failure> {
@@ -84,10 +97,11 @@ async fn work(options: &Options) -> Result<(), Failure> {
     let mut subscribed = Vec::new();
     for queue in &options.queues {
         let (channel, deliveries) = subscribe(&liveness, &connection, queue, options).await?;
-        subscribed.push(Subscribed { channel, tag: deliveries.tag().clone() });
+        let consumer = Subscribed { channel, tag: deliveries.tag().clone() };
+        subscribed.push(consumer.clone());
         let jobs = liveness.jobs().clone();
         let (illness, stopping) = (Arc::clone(&illness), stopping.clone());
-        consumers.spawn(consume(deliveries, jobs, illness, options.job, stopping));
+        consumers.spawn(consume(consumer, deliveries, jobs, illness, options.job, stopping));
     }
 
     loop {
@@ -99,7 +113,6 @@ async fn work(options: &Options) -> Result<(), Failure> {
 
     liveness.stopping();
     tracing::info!("draining");
-    // What is delivered and not begun goes back to its queue with the connection.
     stop.send_replace(true);
     while let Some(ended) = consumers.join_next().await {
         ended?;
@@ -108,7 +121,8 @@ async fn work(options: &Options) -> Result<(), Failure> {
         tracing::info!("draining for ever: this worker is stuck");
         std::future::pending::<()>().await;
     }
-    let _ = connection.close(200, "drained".into()).await;
+    // The broker may be away, and lapin 4.12 sometimes has closed the socket and waits for ever.
+    let _ = timeout(CLOSE, connection.close(200, "drained".into())).await;
     tracing::info!("drained");
     Ok(())
 }
@@ -142,6 +156,7 @@ async fn subscribe(
 /// all have ended. The deliveries come back, and with them the registration: a consumer that is
 /// lost must be seen.
 async fn consume(
+    consumer: Subscribed,
     mut deliveries: Deliveries,
     counted: Jobs,
     illness: Arc<Illness>,
@@ -174,8 +189,26 @@ async fn consume(
             None => break,
         }
     }
-    while jobs.join_next().await.is_some() {}
+    let drained = async { while jobs.join_next().await.is_some() {} };
+    tokio::select! {
+        () = drained => {}
+        // May wait for the broker; the jobs do not.
+        never = unsubscribe(&consumer, &mut deliveries) => match never {},
+    }
     deliveries
+}
+
+/// Takes nothing more, and gives back at once what was delivered and not begun: another worker is
+/// free for it. Never ends.
+async fn unsubscribe(consumer: &Subscribed, deliveries: &mut Deliveries) -> Infallible {
+    consumer.cancel().await;
+    while let Some(received) = deliveries.next().await {
+        if let Ok(delivery) = received {
+            let again = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
+            let _ = delivery.nack(again).await;
+        }
+    }
+    std::future::pending().await
 }
 
 fn tell(error: &lapin::Error) {
@@ -195,8 +228,7 @@ impl Illness {
                 if subscribed.is_empty() {
                     return;
                 }
-                let Subscribed { channel, tag } = subscribed.remove(0);
-                let _ = channel.basic_cancel(tag, BasicCancelOptions::default()).await;
+                subscribed.remove(0).cancel().await;
             }
             Switch::BlockRuntime => {
                 // This is none of the pool's threads, where there is a pool.
