@@ -61,8 +61,9 @@ pub(crate) fn soak() {
     let length = Duration::from_secs(length);
     let (seen, did) = live(broker, true, Dice(seed.max(1)), &situations, length, wrong);
     eprintln!("soak: {did:?}; {} probes, {} of them judged", seen.probes, seen.judged);
-    assert!(seen.judged > seen.probes / 2, "the oracle knew too seldom");
-    assert!(seen.disagreements.is_empty(), "seed {seed}: {:#?}", seen.disagreements);
+    let of = seen.disagreements.len();
+    assert_eq!(of, 0, "disagreements, seed {seed}: {:#?}", seen.disagreements);
+    assert!(only.is_some() || seen.judged > seen.probes / 2, "the oracle knew too seldom");
 }
 
 /// One rule turned around of each kind.
@@ -281,7 +282,8 @@ impl Story<'_> {
         let before = Instant::now();
         let silence = Silence::of(self.broker.port());
         self.oracle.done(Situation::PacketsDropped, before - TICK..=before + TICK);
-        thread::sleep(dice.time_below(3 * HEARTBEAT));
+        // A connection is lost after two heartbeats; also an oracle that is wrong must notice.
+        thread::sleep(MAX_AGE + TICK + 2 * LATE + dice.time_below(2 * HEARTBEAT));
         drop(silence);
         self.recovered();
         assert_eq!(self.worker.errors(), [""; 0], "{}", self.worker.story());

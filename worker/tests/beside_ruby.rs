@@ -147,7 +147,11 @@ fn a_ruby_reader_accepts_what_the_text_format_writes() {
     };
     let times = Timestamps { last_access: at, last_modification: at };
     utimensat(CWD, dir.join("worker-0"), &times, rustix::fs::AtFlags::empty()).expect("set mtime");
-    assert_eq!(read(), (false, "worker-0 stale 120s > 45s".into()));
+    let (healthy, line) = read();
+    let age = line.strip_prefix("worker-0 stale ").and_then(|rest| rest.strip_suffix("s > 45s"));
+    // Ruby takes its time to start on a busy machine.
+    let old = age.and_then(|age| age.parse().ok()).is_some_and(|age| (120..180).contains(&age));
+    assert!(!healthy && old, "{line}");
 
     let other = Generation {
         mount_namespace_inode: Some(4_026_531_111),
