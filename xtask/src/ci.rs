@@ -165,7 +165,18 @@ fn lapin_worker() -> Result<(), Failure> {
 
 /// What a registry would refuse. Not built again from the packages: it was just now.
 fn packages() -> Result<(), Failure> {
-    cargo(&["package", "--quiet", "--workspace", "--no-verify", "--allow-dirty"])?;
+    // The workers of images/ are never published, and what they share is on no registry.
+    cargo(&[
+        "package",
+        "--quiet",
+        "--workspace",
+        "--exclude",
+        "tickmark-demo-worker",
+        "--exclude",
+        "tickmark-lapin-worker",
+        "--no-verify",
+        "--allow-dirty",
+    ])?;
     for package in ["tickmark-protocol", "tickmark", "tickmark-probe"] {
         let output = workspace::cargo()
             .current_dir(workspace::root())
