@@ -142,7 +142,11 @@ impl<'d> Evidence<'d> {
     #[must_use]
     pub fn of_launch(launch: Option<LaunchToken>, dispose: Dispose<'d>) -> Evidence<'d> {
         let asked = !(1 << Piece::BootId as u16);
-        Evidence { asked, pid1: Some(Pid1::Unknown(Detail::None)), ..Evidence::new(launch, dispose) }
+        Evidence {
+            asked,
+            pid1: Some(Pid1::Unknown(Detail::None)),
+            ..Evidence::new(launch, dispose)
+        }
     }
 
     /// The disposer, for files that are not evidence.
