@@ -2,7 +2,7 @@
 //! byte the same each time. `FROM scratch` has nothing to run, so a container engine has nothing to do.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -33,7 +33,7 @@ const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
 pub(crate) fn command(mut arguments: lexopt::Parser) -> Result<(), Failure> {
     use lexopt::prelude::*;
-    let mut tag = format!("tickmark-probe:{}", env!("CARGO_PKG_VERSION"));
+    let mut tag = default_tag();
     let mut build = true;
     while let Some(argument) = arguments.next()? {
         match argument {
@@ -54,21 +54,42 @@ pub(crate) fn command(mut arguments: lexopt::Parser) -> Result<(), Failure> {
     if build {
         probe::build_all(&Target::ALL, Builder::auto())?;
     }
+    let layout = write(&tag)?;
+    println!("{tag} for {} architectures:", Target::ALL.len());
+    println!("  {}", layout.display());
+    println!("  {}", archive_file().display());
+    Ok(())
+}
+
+/// As the command without a flag, from whatever probes build; returns the layout's directory.
+pub(crate) fn build() -> Result<PathBuf, Failure> {
+    for defect in probe::build_for_use(&Target::ALL, Builder::Cargo)? {
+        println!("  not fit for a release: {defect}");
+    }
+    write(&default_tag())
+}
+
+fn default_tag() -> String {
+    format!("tickmark-probe:{}", env!("CARGO_PKG_VERSION"))
+}
+
+fn archive_file() -> PathBuf {
+    dist().join("tickmark-probe-image.tar")
+}
+
+/// Writes the image of the probes that are in `dist/`, both ways.
+fn write(tag: &str) -> Result<PathBuf, Failure> {
     let mut probes = Vec::new();
     for target in Target::ALL {
         let file = target.file();
         let reading = format!("read {} (made by `cargo xtask probe`)", file.display());
         probes.push((target, fs::read(&file).doing(reading)?));
     }
-    let image = Image::of(&probes, &tag)?;
-    let layout = dist().join("image");
-    let archive = dist().join("tickmark-probe-image.tar");
+    let image = Image::of(&probes, tag)?;
+    let (layout, archive) = (dist().join("image"), archive_file());
     image.write_layout(&layout)?;
     fs::write(&archive, image.archive()?).doing(format_args!("write {}", archive.display()))?;
-    println!("{tag} for {} architectures:", probes.len());
-    println!("  {}", layout.display());
-    println!("  {}", archive.display());
-    Ok(())
+    Ok(layout)
 }
 
 /// An image as the files of its layout, in the order of their names.

@@ -2,16 +2,17 @@
 //! the reason.
 
 use crate::demo::build_lapin_worker;
-use crate::outcome::Failure;
+use crate::outcome::{Doing as _, Failure};
 use crate::probe::Target;
-use crate::{containers, workspace};
+use crate::{containers, image, workspace};
 
 const HELP: &str = "\
 cargo xtask test [FLAG]...
 
 Builds the static probe and both workers and runs every test that needs no cluster. The broker tests
 need Debian's rabbitmq-server, two of them iptables, and the one of the worker's image buildah and
-runc. Tests that need root run as root; the container tests also need Debian's runc; the test
+runc. Tests that need root run as root; the container tests also need Debian's runc; those of the
+images also buildah, skopeo, containerd and busybox-static; the test
 beside a Ruby worker needs ruby; those on an old kernel need TICKMARK_UML to name a script that
 runs a program under Linux 6.1. What cannot run here is skipped with one line that says why.
 
@@ -44,7 +45,9 @@ fn run(no_skips: bool) -> Result<(), Failure> {
         .current_dir(workspace::root())
         .args(["test", "--workspace"])
         .envs(binaries)
-        .env("TICKMARK_LAPIN_WORKER", build_lapin_worker(target)?);
+        .env("TICKMARK_LAPIN_WORKER", build_lapin_worker(target)?)
+        .env("TICKMARK_IMAGE", image::build()?)
+        .env("TICKMARK_XTASK", std::env::current_exe().doing("find this program")?);
     if no_skips {
         tests.env("TICKMARK_NO_SKIPS", "1");
     }
