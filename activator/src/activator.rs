@@ -172,17 +172,26 @@ impl Activator {
         build: Option<BuildName>,
     ) -> Result<BuildName, Error> {
         let builds = self.host(host)?.shared.route().builds.clone();
-        let name = match build {
-            Some(name) => name,
-            None => {
-                let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-                BuildName::new(name).map_err(|error| {
-                    Error::because(Kind::Usage, "give the build a name (--build)", error)
-                })?
-            }
-        };
+        let name = named(path, build)?;
         let (path, staged) = (path.to_owned(), name.clone());
         blocking(move || staged::stage(&builds, &path, &staged)).await?;
+        Ok(name)
+    }
+
+    /// Says as which build `path` would be staged, and changes nothing.
+    ///
+    /// # Errors
+    /// Those that staging it would give, as far as they can be known before.
+    pub async fn would_stage(
+        &self,
+        host: &HostName,
+        path: &Path,
+        build: Option<BuildName>,
+    ) -> Result<BuildName, Error> {
+        let builds = self.host(host)?.shared.route().builds.clone();
+        let name = named(path, build)?;
+        let (path, staged) = (path.to_owned(), name.clone());
+        blocking(move || staged::rehearse(&builds, &path, &staged)).await?;
         Ok(name)
     }
 
@@ -351,6 +360,19 @@ impl Activator {
             )
         })
     }
+}
+
+/// The name of a build, by default that of its file.
+fn named(path: &Path, build: Option<BuildName>) -> Result<BuildName, Error> {
+    build.map_or_else(
+        || {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            BuildName::new(name).map_err(|error| {
+                Error::because(Kind::Usage, "give the build a name (--build)", error)
+            })
+        },
+        Ok,
+    )
 }
 
 fn in_use(store: &crate::state::HostState, name: &BuildName) -> bool {

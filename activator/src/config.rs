@@ -8,7 +8,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::cgroup::Limit;
-use crate::error::{Doing as _, Error, Kind};
+use crate::error::{Error, Kind};
+use crate::layout::MAX_SOCKET_PATH;
 use crate::link::is_absolute_path;
 use crate::name::HostName;
 use crate::route::{Backing, Route};
@@ -35,6 +36,14 @@ pub struct ActivatorConfig {
     /// `auto`, `none`, or a delegated cgroup v2 directory.
     #[serde(default)]
     pub cgroup: CgroupSetting,
+}
+
+impl ActivatorConfig {
+    /// Where commands reach the daemon: `activator.sock` in the state directory unless it is said.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(|| self.state.join("activator.sock"))
+    }
 }
 
 /// Where hosts are contained.
@@ -246,43 +255,162 @@ impl Config {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// Names the file and what is wrong in it.
+    /// Names the file, the line, the key, what is wrong with it and what to do.
     pub fn read(path: &Path) -> Result<Config, Error> {
-        let text = std::fs::read_to_string(path).doing(|| format!("read {}", path.display()))?;
-        Config::parse(&text)
-            .map_err(|error| Error::because(Kind::Usage, format!("{}", path.display()), error))
+        let file = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Config::of(&text, &file),
+            Err(error) => {
+                let why = format!("cannot read {file}: {error}; give another with --config");
+                Err(Error::new(Kind::Usage, why))
+            }
+        }
     }
 
     /// Checks a text.
     ///
     /// # Errors
-    /// Names what is wrong.
+    /// Names the line, the key, what is wrong with it and what to do.
     pub fn parse(text: &str) -> Result<Config, Error> {
-        let config: Config = toml::from_str(text)
-            .map_err(|error| Error::because(Kind::Usage, "not a configuration", error))?;
-        let absolute = |path: &Path, what: &str| {
-            is_absolute_path(path).then_some(()).ok_or_else(|| {
-                Error::new(Kind::Usage, format!("{what} = {path:?}: give an absolute path"))
-            })
-        };
-        absolute(&config.activator.state, "activator.state")?;
-        for (name, host) in &config.host {
-            absolute(&host.builds, &format!("host.{name}.builds"))?;
-            if let Some(socket) = &host.socket {
-                absolute(socket, &format!("host.{name}.socket"))?;
-            }
-            if host.slots == 0 || host.slots > 1 && host.socket.is_some() {
-                return Err(Error::new(
-                    Kind::Usage,
-                    format!(
-                        "host.{name}.slots = {}: a host with a socket has 1, one without has 1 or more",
-                        host.slots
-                    ),
-                ));
-            }
-        }
-        Ok(config)
+        Config::of(text, "-")
     }
+
+    /// Checks a text, which errors call `file`.
+    fn of(text: &str, file: &str) -> Result<Config, Error> {
+        let at = |place: Place, cause: &str| {
+            let Place { line, key } = place;
+            let key = if key.is_empty() { String::new() } else { format!("{key}: ") };
+            Error::new(
+                Kind::Usage,
+                format!(
+                    "{file}:{line}: {key}{cause}; correct it, and ask `tickmark-activator check {file}`"
+                ),
+            )
+        };
+        let config: Config = toml::from_str(text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start);
+            at(place(text, start), error.message().trim_end())
+        })?;
+        match config.mistake() {
+            Some((table, key, cause)) => Err(at(place_of(text, &table, key), &cause)),
+            None => Ok(config),
+        }
+    }
+
+    /// What the types alone let through: its table, its key, and what is wrong.
+    fn mistake(&self) -> Option<(String, &'static str, String)> {
+        let absolute = |path: &Path| {
+            (!is_absolute_path(path)).then(|| format!("{path:?} is not an absolute path"))
+        };
+        let bindable = |path: &Path| {
+            let length = path.as_os_str().len();
+            let long =
+                || format!("{length} bytes, and a socket's path has {MAX_SOCKET_PATH} at most");
+            absolute(path).or_else(|| (length > MAX_SOCKET_PATH).then(long))
+        };
+        let activator = [
+            ("state", absolute(&self.activator.state)),
+            ("socket", self.activator.socket.as_deref().and_then(bindable)),
+            (
+                "cgroup",
+                match &self.activator.cgroup {
+                    CgroupSetting::Path(path) if absolute(path).is_some() => {
+                        Some(format!("{path:?} is neither \"auto\", \"none\" nor an absolute path"))
+                    }
+                    _ => None,
+                },
+            ),
+        ];
+        let hosts = self.host.iter().flat_map(|(name, host)| {
+            let table = format!("host.{name}");
+            let restart = &host.restart;
+            let found = [
+                ("builds", absolute(&host.builds)),
+                ("socket", host.socket.as_deref().and_then(bindable)),
+                ("directory", host.directory.as_deref().and_then(absolute)),
+                ("slots", (host.slots == 0).then(|| "there must be 1 or more".to_owned())),
+                (
+                    "slots",
+                    (host.slots > 1 && host.socket.is_some())
+                        .then(|| "a host with a socket has 1".to_owned()),
+                ),
+                (
+                    "start_deadline",
+                    host.start_deadline.0.is_zero().then(|| "nothing starts in no time".to_owned()),
+                ),
+                ("restart", (restart.red == 0).then(|| "red must be 1 or more".to_owned())),
+                (
+                    "restart",
+                    restart.check.0.is_zero().then(|| "check must be more than nothing".to_owned()),
+                ),
+                ("restart", (restart.min.0 > restart.max.0).then(|| "min is above max".to_owned())),
+            ];
+            found.map(|(key, cause)| (table.clone(), key, cause))
+        });
+        let activator = activator.map(|(key, cause)| ("activator".to_owned(), key, cause));
+        activator
+            .into_iter()
+            .chain(hosts)
+            .find_map(|(table, key, cause)| cause.map(|cause| (table, key, cause)))
+    }
+}
+
+/// A place in a file, as people look for it.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    /// From 1.
+    line: usize,
+    /// With its table; empty where there is none.
+    key: String,
+}
+
+/// The table that a line opens, if it does.
+fn header(line: &str) -> Option<&str> {
+    let line = line.split('#').next().unwrap_or_default().trim();
+    line.strip_prefix('[')?.strip_suffix(']').map(str::trim)
+}
+
+/// The key that a line sets, if it does.
+fn key(line: &str) -> Option<&str> {
+    let (key, _) = line.split_once('=')?;
+    let key = key.trim();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    (!key.is_empty() && key.bytes().all(plain)).then_some(key)
+}
+
+/// What is at this offset.
+fn place(text: &str, offset: usize) -> Place {
+    let before = text.get(..offset).unwrap_or(text);
+    let line = before.matches('\n').count();
+    let mut table = "";
+    let mut set = None;
+    for line in text.lines().take(line + 1) {
+        if let Some(header) = header(line) {
+            (table, set) = (header, None);
+        } else if let Some(key) = key(line) {
+            set = Some(key);
+        }
+    }
+    let parts = [Some(table).filter(|table| !table.is_empty()), set];
+    Place { line: line + 1, key: parts.into_iter().flatten().collect::<Vec<_>>().join(".") }
+}
+
+/// Where a key of a table is set; where the table is, if it is not.
+fn place_of(text: &str, table: &str, wanted: &str) -> Place {
+    let mut within = false;
+    let mut found = 0;
+    for (index, line) in text.lines().enumerate() {
+        if let Some(header) = header(line) {
+            within = header.replace(['"', ' '], "") == table;
+            if within {
+                found = index;
+            }
+        } else if within && key(line) == Some(wanted) {
+            found = index;
+            break;
+        }
+    }
+    Place { line: found + 1, key: format!("{table}.{wanted}") }
 }
 
 impl HostConfig {
@@ -331,19 +459,56 @@ mod tests {
             restart = { red = 3, min = "1s", max = "5m", reset = "10m" }
             sidecar = { args = ["sidecar"] }
         "#;
-        let config = Config::parse(text).unwrap();
+        let config = Config::of(text, "F").unwrap();
         let host = config.host.values().next().unwrap();
         assert_eq!(host.tier.limit().memory, NonZeroU64::new(256 << 20));
         assert_eq!(host.restart.max.0, Duration::from_secs(300));
-        for (shown, wrong) in [
-            ("drain =", "darin ="),
-            ("\"256M\"", "\"256Q\""),
-            ("slots = 1", "slots = 2"),
-            ("\"/srv/", "\"srv/"),
-            ("red =", "rde ="),
+        assert_eq!(config.activator.socket(), Path::new("/run/tickmark/activator.sock"));
+        for (shown, wrong, said) in [
+            (
+                "drain =",
+                "darin =",
+                "F:13: host.orders.darin: unknown field `darin`, expected one of",
+            ),
+            ("\"256M\"", "\"256Q\"", "F:14: host.orders.tier: \"256Q\" is not a size"),
+            ("\"256M\"", "\"0\"", "F:14: host.orders.tier: \"0\" is not a size"),
+            ("slots = 1", "slots = 2", "F:10: host.orders.slots: a host with a socket has 1"),
+            ("slots = 1", "slots = 0", "F:10: host.orders.slots: there must be 1 or more"),
+            ("slots = 1", "slots = -1", "F:10: host.orders.slots: invalid value"),
+            (
+                "\"/srv/",
+                "\"srv/",
+                "F:8: host.orders.builds: \"srv/orders/builds\" is not an absolute",
+            ),
+            ("red = 3", "rde = 3", "F:15: host.orders.restart: unknown field `rde`"),
+            ("red = 3", "red = 0", "F:15: host.orders.restart: red must be 1 or more"),
+            ("min = \"1s\"", "min = \"6m\"", "F:15: host.orders.restart: min is above max"),
+            (
+                "\"30s\"",
+                "\"thirty\"",
+                "F:11: host.orders.start_deadline: \"thirty\" is not a duration",
+            ),
+            ("\"30s\"", "30", "F:11: host.orders.start_deadline: invalid type: integer"),
+            ("\"overlap\"", "\"overlay\"", "F:9: host.orders.swap: unknown variant `overlay`"),
+            ("\"auto\"", "\"automatic\"", "F:5: activator.cgroup: \"automatic\" is neither"),
+            ("[host.orders]", "[host.\"a/b\"]", "F:6: host.\"a/b\": "),
+            ("[activator]", "[activation]", "unknown field `activation`"),
+            ("slots = 1", "slots 1", "F:10: host.orders.swap: "),
+            (
+                "socket = \"/run/tickmark/orders",
+                "socket = \"/run/tick\nmark/orders",
+                "F:8: host.orders.socket: ",
+            ),
         ] {
-            let text = text.replace(shown, wrong);
-            assert!(Config::parse(&text).unwrap_err().is_usage(), "{wrong}");
+            assert_ne!(text, text.replace(shown, wrong), "{shown}");
+            let mistake = Config::of(&text.replace(shown, wrong), "F").unwrap_err();
+            assert!(mistake.is_usage(), "{wrong}");
+            let mistake = mistake.to_string();
+            assert!(mistake.contains(said), "{wrong}: {mistake}");
+            assert!(mistake.ends_with("; correct it, and ask `tickmark-activator check F`"));
         }
+        let long = text.replace("orders.sock", &"o".repeat(108));
+        let mistake = Config::of(&long, "F").unwrap_err().to_string();
+        assert!(mistake.contains("F:7: host.orders.socket: "), "{mistake}");
     }
 }

@@ -150,26 +150,8 @@ pub fn stage(builds: &Path, source: &Path, name: &BuildName) -> Result<(), Error
     let target = builds.join(name.as_str());
     let found = fs::metadata(source)
         .doing(|| format!("look at what is to be staged, {}", source.display()))?;
-    if let (Ok(source), Ok(target)) = (fs::canonicalize(source), fs::canonicalize(&target))
-        && source == target
-    {
+    if is_staged(builds, source, &found, name)? {
         return Ok(());
-    }
-    if target.exists() {
-        let same = found.is_file()
-            && fs::metadata(&target).is_ok_and(|target| target.is_file())
-            && digest(source, &found)?
-                == digest(&target, &fs::metadata(&target).doing(|| format!("look at {name}"))?)?;
-        if same {
-            return Ok(());
-        }
-        return Err(Error::new(
-            Kind::Usage,
-            format!(
-                "{} is there already with other content: give this one another name (--build)",
-                target.display()
-            ),
-        ));
     }
     let fresh = builds.join(format!(".{name}.{}.new", std::process::id()));
     let copied = if found.is_dir() { copy_tree(source, &fresh) } else { copy(source, &fresh) };
@@ -180,6 +162,51 @@ pub fn stage(builds: &Path, source: &Path, name: &BuildName) -> Result<(), Error
         .inspect_err(|_| {
             let _left = fs::remove_dir_all(&fresh).or_else(|_| fs::remove_file(&fresh));
         })
+}
+
+/// Says whether [`stage`] would take `source` as `name`, and changes nothing.
+///
+/// # Errors
+/// Those of [`stage`], and those of [`capture`] as far as they can be known before.
+pub fn rehearse(builds: &Path, source: &Path, name: &BuildName) -> Result<(), Error> {
+    let found = fs::metadata(source)
+        .doing(|| format!("look at what is to be staged, {}", source.display()))?;
+    let as_build = source.parent().zip(source.file_name().and_then(|name| name.to_str()));
+    if let Some((parent, file)) = as_build
+        && let Ok(file) = BuildName::new(file)
+    {
+        capture(parent, &file, &Limit::default())?;
+    }
+    is_staged(builds, source, &found, name).map(|_| ())
+}
+
+/// Whether the same is staged as `name` already.
+fn is_staged(
+    builds: &Path,
+    source: &Path,
+    found: &fs::Metadata,
+    name: &BuildName,
+) -> Result<bool, Error> {
+    let target = builds.join(name.as_str());
+    if let (Ok(source), Ok(target)) = (fs::canonicalize(source), fs::canonicalize(&target))
+        && source == target
+    {
+        return Ok(true);
+    }
+    if !target.exists() {
+        return Ok(false);
+    }
+    let there = fs::metadata(&target).doing(|| format!("look at {}", target.display()))?;
+    if found.is_file() && there.is_file() && digest(source, found)? == digest(&target, &there)? {
+        return Ok(true);
+    }
+    Err(Error::new(
+        Kind::Usage,
+        format!(
+            "{} is there already with other content: give this one another name (--build)",
+            target.display()
+        ),
+    ))
 }
 
 fn copy(source: &Path, target: &Path) -> Result<(), Error> {

@@ -1,0 +1,65 @@
+//! `check F`: reads a configuration, and says what it means on this machine. Changes nothing.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use tickmark_activator::config::{CgroupSetting, Config};
+use tickmark_activator::layout::{self, Layout};
+use tickmark_activator::{Route, staged};
+
+use crate::command::USAGE;
+use crate::daemon::Failure;
+
+/// Prints what the file says.
+///
+/// # Errors
+/// A mistake in it, or hosts that can never start.
+pub(crate) fn check(file: &Path) -> Result<u8, Failure> {
+    let config = Config::read(file).map_err(|error| (USAGE, error.to_string()))?;
+    let mut lines = vec![
+        format!("state    {}", config.activator.state.display()),
+        format!("socket   {}", config.activator.socket().display()),
+        format!(
+            "cgroup   {}",
+            match &config.activator.cgroup {
+                CgroupSetting::Auto => "auto: what the daemon finds delegated to it".to_owned(),
+                CgroupSetting::None =>
+                    "none: a leader's exit is the only proof, and there are no limits".to_owned(),
+                CgroupSetting::Path(path) => path.display().to_string(),
+            }
+        ),
+    ];
+    let routes: Vec<Route> = config.host.iter().map(|(name, host)| host.route(name)).collect();
+    let conflicts = layout::conflicts(&routes.iter().collect::<Vec<_>>());
+    for route in &routes {
+        let found = layout::for_generations(layout::classify(route, None), route);
+        let builds = staged::list(&route.builds).map_err(|error| (USAGE, error.to_string()))?;
+        let how = match (&route.socket, found, route.overlap) {
+            (None, _, true) => "no socket; overlaps".to_owned(),
+            (None, _, false) => "no socket; stops, then starts".to_owned(),
+            (Some(socket), Layout::Foreign, _) => format!(
+                "{}; too long for a socket of each generation, so it stops, then starts",
+                socket.display()
+            ),
+            (Some(socket), _, true) => format!("{}; overlaps", socket.display()),
+            (Some(socket), _, false) => format!("{}; stops, then starts", socket.display()),
+        };
+        lines.push(format!(
+            "host     {}: {how}; {} in {}",
+            route.host,
+            match builds.len() {
+                0 => "no build yet".to_owned(),
+                1 => "1 build".to_owned(),
+                number => format!("{number} builds"),
+            },
+            route.builds.display()
+        ));
+    }
+    let _closed = writeln!(io::stdout(), "{}", lines.join("\n"));
+    if conflicts.is_empty() {
+        return Ok(0);
+    }
+    let reasons: Vec<String> =
+        conflicts.iter().map(|(route, reason)| format!("{}: {reason}", route.host)).collect();
+    Err((USAGE, reasons.join("; ")))
+}
