@@ -16,6 +16,7 @@ use crate::probe::{self, Builder, Target};
 use crate::workspace::{self, build_directory};
 pub(crate) use marks::MarksDirectory;
 use programs::Program;
+pub(crate) use programs::empty;
 
 const HELP: &str = "\
 cargo xtask bench [FLAG]...

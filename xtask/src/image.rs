@@ -92,9 +92,18 @@ fn write(tag: &str) -> Result<PathBuf, Failure> {
     Ok(layout)
 }
 
+/// One architecture's part of an image.
+#[derive(Debug)]
+pub(crate) struct Part<'a> {
+    /// As OCI names it.
+    pub(crate) architecture: &'a str,
+    pub(crate) entrypoint: &'a str,
+    pub(crate) layer: Vec<u8>,
+}
+
 /// An image as the files of its layout, in the order of their names.
 #[derive(Debug)]
-struct Image {
+pub(crate) struct Image {
     /// What an OCI layout consists of.
     files: Vec<(String, Vec<u8>)>,
     /// `manifest.json`, which only the archive has: what `docker load` without containerd's image
@@ -104,18 +113,29 @@ struct Image {
 
 impl Image {
     fn of(probes: &[(Target, Vec<u8>)], tag: &str) -> Result<Self, Failure> {
-        let labels = labels();
+        let parts = probes
+            .iter()
+            .map(|(target, probe)| {
+                let layer = layer(probe)?;
+                Ok(Part { architecture: target.goarch(), entrypoint: ENTRYPOINT, layer })
+            })
+            .collect::<Result<Vec<_>, Failure>>()?;
+        Ok(Self::of_parts(parts, &[tag.to_owned()], &labels()))
+    }
+
+    /// An image of one layer for each architecture, under each of the names.
+    pub(crate) fn of_parts(parts: Vec<Part<'_>>, tags: &[String], labels: &Value) -> Self {
+        let host = Target::host().map(Target::goarch);
         let mut files = Vec::new();
         let mut manifests = Vec::new();
         let mut docker = Vec::new();
-        for (target, probe) in probes {
-            let layer = layer(probe)?;
+        for Part { architecture, entrypoint, layer } in parts {
             let diff_id = digest(&layer);
             let config = bytes(&json!({
                 "created": EPOCH,
-                "architecture": target.goarch(),
+                "architecture": architecture,
                 "os": "linux",
-                "config": { "Entrypoint": [ENTRYPOINT], "Labels": labels },
+                "config": { "Entrypoint": [entrypoint], "Labels": labels },
                 "rootfs": { "type": "layers", "diff_ids": [diff_id] },
                 "history": [{ "created": EPOCH, "created_by": "cargo xtask image" }],
             }));
@@ -127,12 +147,12 @@ impl Image {
                 "annotations": labels,
             }));
             let mut described = descriptor(MANIFEST, &manifest);
-            described["platform"] = json!({ "architecture": target.goarch(), "os": "linux" });
+            described["platform"] = json!({ "architecture": architecture, "os": "linux" });
             manifests.push(described);
-            if docker.is_empty() || Target::host() == Some(*target) {
+            if docker.is_empty() || host == Some(architecture) {
                 docker = vec![json!({
                     "Config": blob(&config),
-                    "RepoTags": [tag],
+                    "RepoTags": tags,
                     "Layers": [blob(&layer)],
                 })];
             }
@@ -146,22 +166,28 @@ impl Image {
             "manifests": manifests,
             "annotations": labels,
         }));
-        let mut described = descriptor(INDEX, &index);
         // containerd takes the whole name from its own annotation, the others the tag from OCI's.
-        described["annotations"] = json!({
-            "io.containerd.image.name": qualified(tag),
-            "org.opencontainers.image.ref.name": tag.rsplit(':').next(),
-        });
+        let described: Vec<Value> = tags
+            .iter()
+            .map(|tag| {
+                let mut described = descriptor(INDEX, &index);
+                described["annotations"] = json!({
+                    "io.containerd.image.name": qualified(tag),
+                    "org.opencontainers.image.ref.name": tag.rsplit(':').next(),
+                });
+                described
+            })
+            .collect();
         files.push((blob(&index), index));
         files.push((
             "index.json".to_owned(),
-            bytes(&json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [described] })),
+            bytes(&json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": described })),
         ));
         files.push(("oci-layout".to_owned(), bytes(&json!({ "imageLayoutVersion": "1.0.0" }))));
         files.sort();
         // Two architectures with the same content would share a blob; so would a test's.
         files.dedup();
-        Ok(Self { files, docker: bytes(&Value::from(docker)) })
+        Self { files, docker: bytes(&Value::from(docker)) }
     }
 
     fn write_layout(&self, directory: &Path) -> Result<(), Failure> {
@@ -177,7 +203,7 @@ impl Image {
         Ok(())
     }
 
-    fn archive(&self) -> Result<Vec<u8>, Failure> {
+    pub(crate) fn archive(&self) -> Result<Vec<u8>, Failure> {
         let mut files: Vec<_> =
             self.files.iter().map(|(name, content)| (name.as_str(), content.as_slice())).collect();
         files.push(("manifest.json", &self.docker));
@@ -219,6 +245,35 @@ fn layer(probe: &[u8]) -> Result<Vec<u8>, Failure> {
         .append_data(&mut header(0o755, probe.len()), ENTRYPOINT.trim_start_matches('/'), probe)
         .doing("write the layer")?;
     layer.into_inner().doing("write the layer")
+}
+
+/// A layer of files by their paths, root's; the directories above them are made.
+pub(crate) fn layer_of(entries: &[(PathBuf, Entry)]) -> Result<Vec<u8>, Failure> {
+    let mut layer = tar::Builder::new(Vec::new());
+    let mut made = std::collections::BTreeSet::new();
+    for (path, entry) in entries {
+        let path = path.strip_prefix("/").unwrap_or(path);
+        let above: Vec<&Path> =
+            path.ancestors().skip(1).filter(|it| *it != Path::new("")).collect();
+        for directory in above.into_iter().rev() {
+            if made.insert(directory.to_owned()) {
+                let mut header = header(0o755, 0);
+                header.set_entry_type(tar::EntryType::Directory);
+                let empty = std::io::empty();
+                layer.append_data(&mut header, directory, empty).doing("write the layer")?;
+            }
+        }
+        let mut header = header(entry.mode, entry.content.len());
+        layer.append_data(&mut header, path, entry.content.as_slice()).doing("write the layer")?;
+    }
+    layer.into_inner().doing("write the layer")
+}
+
+/// A file of a layer.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) mode: u32,
+    pub(crate) content: Vec<u8>,
 }
 
 /// A header that says nothing about when and by whom this was built.

@@ -12,6 +12,7 @@ mod lint_manifest;
 mod outcome;
 mod probe;
 mod test;
+mod verify;
 mod workspace;
 
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ cargo xtask COMMAND [FLAG]...
   bench          measure the probe beside other programs, and the worker's tick
   containers     run the tests that make real containers: needs root and runc
   lint-manifest  say what will go wrong with a worker's Kubernetes manifest
+  verify         run the scenarios of VERIFYING.md on a Kubernetes that was named
   ci             everything else that must hold
 
 cargo xtask COMMAND --help tells more about one.
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
             Some("containers") => containers::command(arguments),
             Some("test") => test::command(arguments),
             Some("lint-manifest") => lint_manifest::command(arguments),
+            Some("verify") => verify::command(arguments),
             Some("ci") => ci::command(arguments),
             Some("demo") => demo::command(arguments),
             Some("help") => {

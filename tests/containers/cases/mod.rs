@@ -1,6 +1,7 @@
 //! The cases, by what they are about.
 
 mod chroots;
+mod evidence;
 mod life;
 mod one_sided;
 mod restarts;
@@ -24,6 +25,7 @@ pub(crate) fn all() -> Vec<Case> {
         strict::cases(),
         one_sided::cases(),
         chroots::cases(),
+        evidence::cases(),
     ]
     .into_iter()
     .flatten()

@@ -69,7 +69,10 @@ fn run_in_guest(uml: &Path, binaries: &[(&'static str, PathBuf)]) -> Result<(), 
         .output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     if output.status.success() && said.contains("test result: ok") {
-        for line in said.lines().filter(|line| line.contains("told apart")) {
+        for line in said
+            .lines()
+            .filter(|line| line.contains("told apart") || line.contains("evidence-row: "))
+        {
             eprintln!("Linux 6.1: {line}");
         }
         let result = said.lines().find(|line| line.starts_with("test result"));

@@ -94,7 +94,7 @@ fn source(name: &str) -> PathBuf {
 }
 
 /// Built with the probe's flags: what is left between the two is what the probe does.
-fn empty(host: Target, directory: &Path) -> Result<PathBuf, Failure> {
+pub(crate) fn empty(host: Target, directory: &Path) -> Result<PathBuf, Failure> {
     let file = directory.join("empty");
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     workspace::run(

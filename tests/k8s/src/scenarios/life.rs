@@ -1,0 +1,84 @@
+//! 1 and 2: a worker that is well is left alone, and one that hangs is not.
+
+use crate::answer::{Report, Stop, Took, Window, seconds};
+use crate::stage::{CALLS, Case, PROBE, WORKER};
+
+pub(super) const HEALTHY: &str = "1 process(es) healthy";
+
+pub(super) fn comes_up(case: &Case<'_>) -> Result<Report, Stop> {
+    let mut report = Report::default();
+    let broker = case.broker()?;
+    let pod = case.start(&case.lapin(broker, "")?)?;
+    let took = {
+        let seen = case.stage.watch.seen();
+        let first = |is: fn(&crate::watch::Container) -> bool| {
+            let mut history = seen.history(&pod.name);
+            history.find(|pod| pod.container(WORKER).is_some_and(is)).map(|pod| pod.at)
+        };
+        match (first(|worker| worker.running), first(|worker| worker.started)) {
+            (Some(running), Some(started)) => started.saturating_duration_since(running),
+            _ => return Err(Stop::failed("the pod's start was not seen")),
+        }
+    };
+    let at_most = pod.clock.start();
+    report.within(
+        "container runs → startup probe passed",
+        Window { at_least: std::time::Duration::ZERO, at_most },
+        Took { at_least: took, at_most: took },
+        CALLS,
+    );
+    let said = case.exec(&pod.name, &[PROBE])?;
+    report.is("the probe's line", HEALTHY, &said.out);
+    report.is("its exit status", 0, said.status.unwrap_or(-1));
+    let host = case.virtual_host();
+    let consumers = ["demo-0", "demo-1"].map(|queue| broker.consumers(&host, queue));
+    let [first, second] = consumers.map(|count| count.map(Option::unwrap_or_default));
+    report.is("consumers on the broker", 2, first? + second?);
+    // As long as it would take to be restarted.
+    let while_well = pod.clock.kill().at_most;
+    case.step("stays well");
+    case.pause(while_well)?;
+    case.stayed(&mut report, &pod)?;
+    Ok(report)
+}
+
+pub(super) fn frozen(case: &Case<'_>) -> Result<Report, Stop> {
+    let mut report = Report::default();
+    let pod = case.start(&case.lapin(case.broker()?, "")?)?;
+    // A process that hangs for whatever reason: it neither ticks nor answers.
+    let stopped = case.signal(&pod.name, "STOP", None)?;
+    let limit = pod.clock.kill().at_most + CALLS * 4;
+    let killed = case.killed(&pod, stopped.began, "liveness", limit)?;
+    report.within(
+        "SIGSTOP → the kubelet ends the container",
+        pod.clock.kill(),
+        stopped.until(killed.at),
+        CALLS,
+    );
+    stale(case, &pod, 0, stopped.began, &mut report);
+    let after = case.restarted(&pod, 1)?;
+    report.is("restarts", 1, after.restarts);
+    report.is("the probe's line afterwards", HEALTHY, &case.exec(&pod.name, &[PROBE])?.out);
+    Ok(report)
+}
+
+/// What the kubelet had from the probe before it ended the container.
+pub(super) fn stale(
+    case: &Case<'_>,
+    pod: &crate::stage::Pod,
+    slot: u32,
+    after: std::time::Instant,
+    report: &mut Report,
+) {
+    let limit = pod.clock.max_age.as_secs();
+    let line = case.complaint(pod, after).unwrap_or_default();
+    let (begin, end) = (format!("worker-{slot} stale "), format!("s > {limit}s"));
+    let age = line.strip_prefix(&begin).and_then(|line| line.strip_suffix(&end));
+    let holds = age.and_then(|age| age.parse::<u64>().ok()).is_some_and(|age| age > limit);
+    report.add("the kubelet's event", format!("{begin}…{end}"), line, holds);
+}
+
+/// A line of what took how long, where nothing bounds it.
+pub(super) fn told(report: &mut Report, what: &str, time: std::time::Duration) {
+    report.add(what, "told only", seconds(time), true);
+}

@@ -1,0 +1,360 @@
+//! Where a scenario plays: the cluster, the broker, the node's hand; and the verbs it is told in.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::answer::{Report, Stop, Took};
+use crate::backend;
+use crate::broker::Broker;
+use crate::clock::{Clock, Pace};
+use crate::images::Images;
+use crate::kubectl::{Kubectl, Said};
+use crate::manifest::{self, Probe};
+use crate::progress::Progress;
+use crate::watch::{Container, Event, Seen, Watch};
+
+/// What a probe call may take on a busy machine, and word of it until it is here.
+pub(crate) const CALLS: Duration = Duration::from_secs(3);
+/// For what has no bound of its own: an image that is unpacked, a pod that is scheduled.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The container's name in every manifest.
+pub(crate) const WORKER: &str = "worker";
+pub(crate) const PROBE: &str = "/tickmark-probe";
+
+pub(crate) struct Stage {
+    pub(crate) kubectl: Kubectl,
+    pub(crate) watch: Watch,
+    pub(crate) images: Images,
+    pub(crate) run: String,
+    pub(crate) pace: Pace,
+    pub(crate) probe: Probe,
+    /// The one that no scenario kills; why there is none.
+    pub(crate) broker: Result<Broker, Stop>,
+    pub(crate) interrupted: Arc<AtomicBool>,
+    pub(crate) progress: Progress,
+}
+
+/// One scenario's part of the stage.
+pub(crate) struct Case<'a> {
+    pub(crate) stage: &'a Stage,
+    pub(crate) number: u8,
+}
+
+/// When something was done: it took effect between the two.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Done {
+    pub(crate) began: Instant,
+    pub(crate) ended: Instant,
+}
+
+impl Done {
+    pub(crate) fn until(self, later: Instant) -> Took {
+        Took {
+            at_least: later.saturating_duration_since(self.ended),
+            at_most: later.saturating_duration_since(self.began),
+        }
+    }
+}
+
+/// Does something, and says when.
+pub(crate) fn timed<T>(act: impl FnOnce() -> Result<T, Stop>) -> Result<(T, Done), Stop> {
+    let began = Instant::now();
+    let done = act()?;
+    Ok((done, Done { began, ended: Instant::now() }))
+}
+
+/// A deployment that is about to be made.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) app: String,
+    pub(crate) object: Value,
+}
+
+/// A pod that runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Pod {
+    pub(crate) app: String,
+    pub(crate) name: String,
+    pub(crate) clock: Clock,
+}
+
+impl Stage {
+    /// The virtual host of a scenario, which its queues are in.
+    pub(crate) fn virtual_host(number: u8) -> String {
+        format!("s{number:02}")
+    }
+
+    /// This machine's address as the pods of the cluster see it.
+    pub(crate) fn find_host(kubectl: &Kubectl, watch: &Watch, app: &str) -> Result<IpAddr, Stop> {
+        let seen = watch.seen();
+        let addresses: Vec<String> =
+            seen.latest(app).iter().flat_map(|pod| [pod.ip.clone(), pod.node_ip.clone()]).collect();
+        addresses.iter().find_map(|other| backend::address_beside(other)).ok_or_else(|| {
+            Stop::Skipped(format!(
+                "this machine has no address beside {}: say with --host by which one the pods of {} \
+                 reach it",
+                addresses.join(" and "),
+                kubectl.context
+            ))
+        })
+    }
+}
+
+impl Plan {
+    pub(crate) fn patch(mut self, yaml: &str) -> Result<Plan, Stop> {
+        manifest::merge(&mut self.object, &manifest::parse(yaml)?);
+        Ok(self)
+    }
+
+    /// A variable of the worker's container.
+    pub(crate) fn env(mut self, name: &str, value: impl Into<String>) -> Plan {
+        let variable = json!({ "name": name, "value": value.into() });
+        let patch = json!({ "spec": { "template": { "spec": { "containers": [
+            { "name": WORKER, "env": [variable] },
+        ] } } } });
+        manifest::merge(&mut self.object, &patch);
+        self
+    }
+}
+
+impl<'a> Case<'a> {
+    pub(crate) fn step(&self, what: &str) {
+        self.stage.progress.step(self.number, what);
+    }
+
+    pub(crate) fn virtual_host(&self) -> String {
+        Stage::virtual_host(self.number)
+    }
+
+    pub(crate) fn broker(&self) -> Result<&'a Broker, Stop> {
+        self.stage.broker.as_ref().map_err(Clone::clone)
+    }
+
+    /// The recommended manifest with an image in it, one replica of it, and a name of its own.
+    pub(crate) fn plan(&self, image: &str, suffix: &str) -> Result<Plan, Stop> {
+        let mut object = manifest::worker(self.stage.pace);
+        manifest::merge(&mut object, &self.stage.probe.patch()?);
+        let app = format!("s{:02}{suffix}-{}", self.number, self.stage.run);
+        manifest::rename(&mut object, &app, &self.stage.run);
+        object["spec"]["replicas"] = json!(1);
+        object["spec"]["template"]["spec"]["containers"][0]["image"] =
+            json!(self.stage.images.reference(image)?);
+        Ok(Plan { app, object })
+    }
+
+    /// A worker on lapin that consumes two queues of this scenario's virtual host.
+    pub(crate) fn lapin(&self, broker: &Broker, suffix: &str) -> Result<Plan, Stop> {
+        let plan = self.plan("lapin-worker", suffix)?;
+        Ok(plan.env("DEMO_URI", broker.uri(&self.virtual_host())))
+    }
+
+    /// A worker whose queue is in its own process.
+    pub(crate) fn demo(&self, suffix: &str) -> Result<Plan, Stop> {
+        self.plan("demo-worker", suffix)
+    }
+
+    /// Makes it, without waiting for anything.
+    pub(crate) fn apply(&self, plan: &Plan) -> Result<(), Stop> {
+        self.stage.kubectl.apply(&plan.object)
+    }
+
+    /// Makes it and waits until its one pod has started, as the kubelet sees it.
+    pub(crate) fn start(&self, plan: &Plan) -> Result<Pod, Stop> {
+        let pod = self.begin(plan)?;
+        self.step("waits until the worker has started");
+        let limit = pod.clock.startup_kill().at_most + PATIENCE;
+        self.until("the worker never started", limit, |seen| {
+            seen.pod(&pod.name)?.container(WORKER)?.started.then_some(())
+        })
+        .map_err(|stop| self.with_log(stop, &pod.name))?;
+        Ok(pod)
+    }
+
+    /// Makes it and waits until its one pod has a running container.
+    pub(crate) fn begin(&self, plan: &Plan) -> Result<Pod, Stop> {
+        self.apply(plan)?;
+        self.step("waits for its pod");
+        let name = self.until("the pod never ran", PATIENCE, |seen| {
+            let pods = seen.latest(&plan.app);
+            let pod = pods.first()?;
+            pod.container(WORKER)?.running.then(|| pod.name.clone())
+        })?;
+        Ok(Pod { app: plan.app.clone(), name, clock: Clock::of(&plan.object)? })
+    }
+
+    /// Waits for something in what the API server tells; `otherwise` says what did not come.
+    pub(crate) fn until<T>(
+        &self,
+        otherwise: &str,
+        limit: Duration,
+        look: impl FnMut(&Seen) -> Option<T>,
+    ) -> Result<T, Stop> {
+        let found = self.stage.watch.until(limit, &self.stage.interrupted, look)?;
+        found.ok_or_else(|| Stop::Failed(format!("{otherwise} within {} s", limit.as_secs())))
+    }
+
+    /// Asks again and again for something that no watch tells.
+    pub(crate) fn poll<T>(
+        &self,
+        otherwise: &str,
+        limit: Duration,
+        mut look: impl FnMut() -> Result<Option<T>, Stop>,
+    ) -> Result<T, Stop> {
+        let begun = Instant::now();
+        loop {
+            if let Some(found) = look()? {
+                return Ok(found);
+            }
+            if begun.elapsed() > limit {
+                return Err(Stop::Failed(format!("{otherwise} within {} s", limit.as_secs())));
+            }
+            self.pause(Duration::from_millis(500))?;
+        }
+    }
+
+    pub(crate) fn pause(&self, time: Duration) -> Result<(), Stop> {
+        let begun = Instant::now();
+        while let Some(left) = time.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
+            if self.stage.interrupted.load(Ordering::Relaxed) {
+                return Err(Stop::Interrupted);
+            }
+            std::thread::sleep(left.min(Duration::from_millis(200)));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn exec(&self, pod: &str, arguments: &[&str]) -> Result<Said, Stop> {
+        self.stage.kubectl.exec(pod, WORKER, arguments)
+    }
+
+    /// What the probe says, in a container of the pod, as an object.
+    pub(crate) fn report(&self, pod: &str) -> Result<Value, Stop> {
+        let said = self.exec(pod, &[PROBE, "--json"])?;
+        serde_json::from_str(&said.out)
+            .map_err(|error| Stop::Failed(format!("the probe said {said:?}: {error}")))
+    }
+
+    /// The worker's container as it is now.
+    pub(crate) fn container(&self, pod: &str) -> Result<Container, Stop> {
+        let seen = self.stage.watch.seen();
+        let found = seen.pod(pod).and_then(|pod| pod.container(WORKER));
+        found.cloned().ok_or_else(|| Stop::Failed(format!("there is no {pod} any more")))
+    }
+
+    /// Sends a signal, from the node, to a container's main process or to one of its slots.
+    pub(crate) fn signal(&self, pod: &str, name: &str, slot: Option<u32>) -> Result<Done, Stop> {
+        let id = self.container(pod)?.id;
+        let slot = slot.map(|slot| slot.to_string());
+        let mut arguments = vec!["/node", "signal", name, &id];
+        arguments.extend(slot.as_deref());
+        Ok(timed(|| self.on_node_of(pod, &arguments))?.1)
+    }
+
+    /// Runs something on the node that a pod is on.
+    pub(crate) fn on_node_of(&self, pod: &str, arguments: &[&str]) -> Result<String, Stop> {
+        let hand = {
+            let seen = self.stage.watch.seen();
+            let node = seen.pod(pod).map(|pod| pod.node_ip.clone()).unwrap_or_default();
+            let hands = seen.latest(&hand(&self.stage.run));
+            hands.iter().find(|hand| hand.node_ip == node).map(|hand| hand.name.clone())
+        };
+        let hand = hand.ok_or_else(|| Stop::failed("the node's hand is not there"))?;
+        let said = self.stage.kubectl.exec(&hand, "node", arguments)?;
+        if said.status == Some(0) {
+            return Ok(said.out);
+        }
+        Err(Stop::Failed(format!("{}: {}", arguments.join(" "), said.err)))
+    }
+
+    /// Waits until the kubelet says that it ends the container because a probe failed.
+    pub(crate) fn killed(
+        &self,
+        pod: &Pod,
+        after: Instant,
+        probe: &str,
+        limit: Duration,
+    ) -> Result<Event, Stop> {
+        self.step(&format!("waits for the kubelet to end the container ({probe} probe)"));
+        let words = format!("failed {probe} probe");
+        self.until("the kubelet did not end the container", limit, |seen| {
+            let mut events = seen.events_of(&pod.name, "Killing");
+            events.find(|event| event.at > after && event.message.contains(&words)).cloned()
+        })
+        .map_err(|stop| self.with_log(stop, &pod.name))
+    }
+
+    /// Waits until the container has been started again and its worker too, and returns it.
+    pub(crate) fn restarted(&self, pod: &Pod, times: u64) -> Result<Container, Stop> {
+        self.step("waits for the container that takes its place");
+        let limit = pod.clock.termination_grace + pod.clock.startup_kill().at_most + PATIENCE;
+        self.until("no container took its place", limit, |seen| {
+            let container = seen.pod(&pod.name)?.container(WORKER)?;
+            (container.restarts >= times && container.started).then(|| container.clone())
+        })
+        .map_err(|stop| self.with_log(stop, &pod.name))
+    }
+
+    /// The last line that the kubelet had from a liveness probe that failed.
+    pub(crate) fn complaint(&self, pod: &Pod, after: Instant) -> Option<String> {
+        const SAID: &str = "Liveness probe failed: ";
+        let seen = self.stage.watch.seen();
+        let mut events = seen.events_of(&pod.name, "Unhealthy");
+        let last = events.rfind(|event| event.at > after && event.message.starts_with(SAID))?;
+        Some(last.message[SAID.len()..].trim().to_owned())
+    }
+
+    /// What liveness probes that failed said, each text once.
+    pub(crate) fn complaints(&self, pod: &str) -> Vec<String> {
+        let seen = self.stage.watch.seen();
+        let mut said: Vec<String> = seen
+            .events_of(pod, "Unhealthy")
+            .filter(|event| event.message.starts_with("Liveness probe failed"))
+            .map(|event| event.message.trim().to_owned())
+            .collect();
+        said.dedup();
+        said
+    }
+
+    pub(crate) fn log(&self, pod: &str, previous: bool) -> Result<String, Stop> {
+        let mut arguments = vec!["logs", pod, "-c", WORKER];
+        if previous {
+            arguments.push("--previous");
+        }
+        self.stage.kubectl.run(&arguments)
+    }
+
+    fn with_log(&self, stop: Stop, pod: &str) -> Stop {
+        match stop {
+            Stop::Failed(why) => {
+                let log = self.log(pod, false).unwrap_or_default();
+                let last: Vec<&str> = log.lines().rev().take(8).collect();
+                let last: Vec<&str> = last.into_iter().rev().collect();
+                Stop::Failed(format!("{why}; the worker's last lines:\n{}", last.join("\n")))
+            }
+            other => other,
+        }
+    }
+
+    /// What every scenario whose worker must stay says at its end.
+    pub(crate) fn stayed(&self, report: &mut Report, pod: &Pod) -> Result<(), Stop> {
+        report.is("restarts", 0, self.container(&pod.name)?.restarts);
+        none(report, "liveness probes that failed", &self.complaints(&pod.name));
+        Ok(())
+    }
+}
+
+/// A line that holds if there is nothing; else it says what there is.
+pub(crate) fn none(report: &mut Report, what: &str, found: &[String]) {
+    let observed = if found.is_empty() { "none".to_owned() } else { found.join(" / ") };
+    report.add(what, "none", observed, found.is_empty());
+}
+
+/// The label of the pods, one on each node, that act on the node.
+pub(crate) fn hand(run: &str) -> String {
+    format!("node-{run}")
+}

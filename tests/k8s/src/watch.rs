@@ -1,0 +1,277 @@
+//! What the API server told us of the namespace's pods and events, as it came, with the time of its
+//! arrival: one kubectl each for all scenarios, and no polling.
+
+use std::io::{BufReader, Read as _};
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::answer::{Doing as _, Stop};
+use crate::kubectl::Kubectl;
+
+/// A container's status at some time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Container {
+    pub(crate) name: String,
+    /// Without the runtime's name; empty before there is one.
+    pub(crate) id: String,
+    pub(crate) running: bool,
+    /// The startup probe has passed.
+    pub(crate) started: bool,
+    pub(crate) ready: bool,
+    pub(crate) restarts: u64,
+    /// Why it waits, such as `CrashLoopBackOff`.
+    pub(crate) waiting: Option<String>,
+    /// How the one before it ended.
+    pub(crate) last_exit: Option<i64>,
+}
+
+/// A pod's status at some time.
+#[derive(Debug, Clone)]
+pub(crate) struct Pod {
+    pub(crate) at: Instant,
+    pub(crate) name: String,
+    pub(crate) app: String,
+    pub(crate) deleted: bool,
+    pub(crate) ip: String,
+    pub(crate) node_ip: String,
+    pub(crate) containers: Vec<Container>,
+}
+
+impl Pod {
+    pub(crate) fn container(&self, name: &str) -> Option<&Container> {
+        self.containers.iter().find(|container| container.name == name)
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Event {
+    pub(crate) at: Instant,
+    pub(crate) pod: String,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+/// All of it so far, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) pods: Vec<Pod>,
+    pub(crate) events: Vec<Event>,
+}
+
+impl Seen {
+    /// The latest of each pod of `app`, those that are gone left out.
+    pub(crate) fn latest<'a>(&'a self, app: &str) -> Vec<&'a Pod> {
+        let mut latest: Vec<&Pod> = Vec::new();
+        for pod in self.pods.iter().filter(|pod| pod.app == app) {
+            latest.retain(|other| other.name != pod.name);
+            latest.push(pod);
+        }
+        latest.retain(|pod| !pod.deleted);
+        latest
+    }
+
+    pub(crate) fn pod<'a>(&'a self, name: &str) -> Option<&'a Pod> {
+        self.pods.iter().rev().find(|pod| pod.name == name)
+    }
+
+    pub(crate) fn history<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a Pod> {
+        self.pods.iter().filter(move |pod| pod.name == name)
+    }
+
+    pub(crate) fn events_of<'a>(
+        &'a self,
+        pod: &str,
+        reason: &str,
+    ) -> impl DoubleEndedIterator<Item = &'a Event> {
+        self.events.iter().filter(move |event| event.pod == pod && event.reason == reason)
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    seen: Mutex<Seen>,
+    news: Condvar,
+    ending: AtomicBool,
+    children: Mutex<Vec<Child>>,
+    broken: Mutex<Option<String>>,
+}
+
+pub(crate) struct Watch {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Watch {
+    pub(crate) fn start(kubectl: &Kubectl) -> Watch {
+        let shared = Arc::new(Shared::default());
+        let threads = ["pods", "events"]
+            .into_iter()
+            .map(|kind| {
+                let (kubectl, shared) = (kubectl.clone(), Arc::clone(&shared));
+                thread::spawn(move || shared.follow(&kubectl, kind))
+            })
+            .collect();
+        Watch { shared, threads }
+    }
+
+    pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
+        lock(&self.shared.seen)
+    }
+
+    /// Returns what `look` finds, looking again at each piece of news; `None` after `limit`.
+    pub(crate) fn until<T>(
+        &self,
+        limit: Duration,
+        interrupted: &AtomicBool,
+        mut look: impl FnMut(&Seen) -> Option<T>,
+    ) -> Result<Option<T>, Stop> {
+        // Signals do not wake a thread that waits.
+        const LOOK_UP: Duration = Duration::from_millis(200);
+        let begun = Instant::now();
+        let mut seen = self.seen();
+        loop {
+            if let Some(found) = look(&seen) {
+                return Ok(Some(found));
+            }
+            if interrupted.load(Ordering::Relaxed) {
+                return Err(Stop::Interrupted);
+            }
+            if let Some(why) = lock(&self.shared.broken).clone() {
+                return Err(Stop::Failed(why));
+            }
+            let Some(left) = limit.checked_sub(begun.elapsed()) else { return Ok(None) };
+            let waited = self.shared.news.wait_timeout(seen, left.min(LOOK_UP));
+            seen = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.shared.ending.store(true, Ordering::Relaxed);
+        for mut child in lock(&self.shared.children).drain(..) {
+            let _ended = child.kill();
+            let _reaped = child.wait();
+        }
+        for thread in self.threads.drain(..) {
+            let _ended = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// The server ends a watch now and then; then it is asked for again.
+    fn follow(&self, kubectl: &Kubectl, kind: &str) {
+        let mut failures = 0;
+        while !self.ending.load(Ordering::Relaxed) {
+            match self.follow_once(kubectl, kind) {
+                Ok(()) => failures = 0,
+                Err(why) => {
+                    failures += 1;
+                    if failures > 5 {
+                        *lock(&self.broken) = Some(why.to_string());
+                        self.news.notify_all();
+                        return;
+                    }
+                }
+            }
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn follow_once(&self, kubectl: &Kubectl, kind: &str) -> Result<(), Stop> {
+        let arguments = ["get", kind, "--watch", "--output-watch-events", "-o", "json"];
+        let mut child = kubectl
+            .command(&arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .doing("run kubectl get --watch")?;
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let id = child.id();
+        lock(&self.children).push(child);
+        let read = out.map_or(Ok(0), |out| self.read(out, kind));
+        let mut said = String::new();
+        if let Some(mut err) = err {
+            let _unreadable = err.read_to_string(&mut said);
+        }
+        let mut children = lock(&self.children);
+        if let Some(place) = children.iter().position(|child| child.id() == id) {
+            let _reaped = children.swap_remove(place).wait();
+        }
+        match read {
+            Ok(0) if !said.is_empty() => Err(Stop::Failed(format!("watch {kind}: {said}"))),
+            Ok(_) => Ok(()),
+            Err(error) => Err(Stop::Failed(format!("watch {kind}: {error}: {said}"))),
+        }
+    }
+
+    /// Returns how much was read.
+    fn read(&self, out: ChildStdout, kind: &str) -> Result<usize, serde_json::Error> {
+        let mut count = 0;
+        for told in serde_json::Deserializer::from_reader(BufReader::new(out)).into_iter::<Value>()
+        {
+            let told = told?;
+            let (object, at) = (&told["object"], Instant::now());
+            count += 1;
+            let mut seen = lock(&self.seen);
+            match kind {
+                "pods" => seen.pods.push(pod(object, told["type"] == "DELETED", at)),
+                _ => seen.events.push(event(object, at)),
+            }
+            drop(seen);
+            self.news.notify_all();
+        }
+        Ok(count)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn pod(object: &Value, deleted: bool, at: Instant) -> Pod {
+    let containers = object["status"]["containerStatuses"].as_array();
+    Pod {
+        at,
+        name: text(&object["metadata"]["name"]),
+        app: text(&object["metadata"]["labels"]["app"]),
+        deleted,
+        ip: text(&object["status"]["podIP"]),
+        node_ip: text(&object["status"]["hostIP"]),
+        containers: containers.into_iter().flatten().map(container).collect(),
+    }
+}
+
+fn container(status: &Value) -> Container {
+    let id = text(&status["containerID"]);
+    Container {
+        name: text(&status["name"]),
+        id: id.rsplit_once("//").map_or(String::new(), |(_, id)| id.to_owned()),
+        running: status["state"]["running"].is_object(),
+        started: status["started"] == true,
+        ready: status["ready"] == true,
+        restarts: status["restartCount"].as_u64().unwrap_or_default(),
+        waiting: status["state"]["waiting"]["reason"].as_str().map(str::to_owned),
+        last_exit: status["lastState"]["terminated"]["exitCode"].as_i64(),
+    }
+}
+
+fn event(object: &Value, at: Instant) -> Event {
+    let involved = &object["involvedObject"];
+    Event {
+        at,
+        pod: text(&involved["name"]),
+        reason: text(&object["reason"]),
+        message: text(&object["message"]),
+    }
+}
