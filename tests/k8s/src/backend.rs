@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn the_machine_is_its_own_neighbour_in_its_loopback_network() {
         assert_eq!(address_beside("127.9.9.9"), Some(IpAddr::from([127, 0, 0, 1])));
-        assert_eq!(address_beside("192.0.2.1"), None);
+        assert_eq!(address_beside("240.0.0.1"), None);
     }
 
     #[test]

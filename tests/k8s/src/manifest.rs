@@ -146,11 +146,13 @@ mod tests {
 
     #[test]
     fn a_patch_changes_named_things_by_name() {
-        let mut base = parse("{a: 1, list: [{name: x, v: 1}, {name: y, v: 2}], gone: 1}").unwrap();
-        let patch = parse("{list: [{name: y, v: 3}, {name: z}], gone: null, b: {c: [1]}}").unwrap();
+        let mut base =
+            parse("{a: 1, list: [{name: one, v: 1}, {name: two, v: 2}], gone: 1}").unwrap();
+        let patch =
+            parse("{list: [{name: two, v: 3}, {name: six}], gone: null, b: {c: [1]}}").unwrap();
         merge(&mut base, &patch);
         let merged =
-            parse("{a: 1, list: [{name: x, v: 1}, {name: y, v: 3}, {name: z}], b: {c: [1]}}");
+            parse("{a: 1, list: [{name: one, v: 1}, {name: two, v: 3}, {name: six}], b: {c: [1]}}");
         assert_eq!(base, merged.unwrap());
     }
 

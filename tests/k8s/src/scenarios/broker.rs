@@ -19,13 +19,13 @@ pub(super) fn queue_deleted(case: &Case<'_>) -> Result<Report, Stop> {
     let (broker, host) = (case.broker()?, case.virtual_host());
     let pod = case.start(&case.lapin(broker, "")?)?;
     let ((), deleted) = crate::stage::timed(|| broker.delete_queue(&host, "demo-1"))?;
-    let limit = pod.clock.kill().at_most + CALLS * 4;
+    let limit = pod.clock.kill().at_most + pod.calls * 4;
     let killed = case.killed(&pod, deleted.began, "liveness", limit)?;
     report.within(
         "queue deleted → the kubelet ends the container",
         pod.clock.kill(),
         deleted.until(killed.at),
-        CALLS,
+        pod.calls,
     );
     stale(case, &pod, 0, deleted.began, &mut report);
     let after = case.restarted(&pod, 1)?;
@@ -129,9 +129,9 @@ pub(super) fn refused(case: &Case<'_>) -> Result<Report, Stop> {
             && line.contains(" starts, ")
     };
     let reports: Vec<&str> = log.lines().filter(is_loop).collect();
-    // One in each window of six ticks.
+    // One in each window of six ticks, for as long as the container ran.
     let window = pod.clock.tick * 6;
-    let at_most = budget.at_most.as_secs() / window.as_secs() + 1;
+    let at_most = took.as_secs() / window.as_secs() + 1;
     let last = reports.last().and_then(|line| line.split("slot 0: ").nth(1)).unwrap_or("none");
     report.add(
         "ERROR lines of slot 0",

@@ -1,7 +1,7 @@
 //! 13: a SIGTERM that did not come from the kubelet, and a drain that never ends.
 
 use crate::answer::{Report, Stop};
-use crate::stage::{CALLS, Case, PATIENCE};
+use crate::stage::{Case, PATIENCE};
 
 use super::life::stale;
 
@@ -14,7 +14,7 @@ pub(super) fn stuck(case: &Case<'_>) -> Result<Report, Stop> {
     })?;
     let asked = case.signal(&pod.name, "TERM", None)?;
     case.step("waits until its mark is stale");
-    let limit = pod.clock.stuck_drain_kill().at_most + CALLS * 4;
+    let limit = pod.clock.stuck_drain_kill().at_most + pod.calls * 4;
     let red = case.until("the probe was never red", limit, |seen| {
         let mut failed = seen.events_of(&pod.name, "Unhealthy");
         let found = failed.find(|event| {
@@ -26,14 +26,14 @@ pub(super) fn stuck(case: &Case<'_>) -> Result<Report, Stop> {
         "SIGTERM → the kubelet sees it red",
         pod.clock.stuck_drain_red(),
         asked.until(red),
-        pod.clock.liveness.period + CALLS,
+        pod.clock.liveness.period + pod.calls,
     );
     let killed = case.killed(&pod, asked.began, "liveness", limit)?;
     report.within(
         "SIGTERM → the kubelet ends the container",
         pod.clock.stuck_drain_kill(),
         asked.until(killed.at),
-        CALLS,
+        pod.calls,
     );
     stale(case, &pod, 0, asked.began, &mut report);
     case.restarted(&pod, 1)?;

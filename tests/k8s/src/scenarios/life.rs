@@ -1,7 +1,7 @@
 //! 1 and 2: a worker that is well is left alone, and one that hangs is not.
 
 use crate::answer::{Report, Stop, Took, Window, seconds};
-use crate::stage::{CALLS, Case, PROBE, WORKER};
+use crate::stage::{Case, PROBE, WORKER};
 
 pub(super) const HEALTHY: &str = "1 process(es) healthy";
 
@@ -25,7 +25,7 @@ pub(super) fn comes_up(case: &Case<'_>) -> Result<Report, Stop> {
         "container runs → startup probe passed",
         Window { at_least: std::time::Duration::ZERO, at_most },
         Took { at_least: took, at_most: took },
-        CALLS,
+        pod.calls,
     );
     let said = case.exec(&pod.name, &[PROBE])?;
     report.is("the probe's line", HEALTHY, &said.out);
@@ -47,13 +47,13 @@ pub(super) fn frozen(case: &Case<'_>) -> Result<Report, Stop> {
     let pod = case.start(&case.lapin(case.broker()?, "")?)?;
     // A process that hangs for whatever reason: it neither ticks nor answers.
     let stopped = case.signal(&pod.name, "STOP", None)?;
-    let limit = pod.clock.kill().at_most + CALLS * 4;
+    let limit = pod.clock.kill().at_most + pod.calls * 4;
     let killed = case.killed(&pod, stopped.began, "liveness", limit)?;
     report.within(
         "SIGSTOP → the kubelet ends the container",
         pod.clock.kill(),
         stopped.until(killed.at),
-        CALLS,
+        pod.calls,
     );
     stale(case, &pod, 0, stopped.began, &mut report);
     let after = case.restarted(&pod, 1)?;

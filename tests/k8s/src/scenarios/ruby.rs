@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::answer::{Report, Stop};
 use crate::clock::Clock;
-use crate::stage::{CALLS, Case, PATIENCE, WORKER, timed};
+use crate::stage::{Case, PATIENCE, WORKER, timed};
 
 use super::life::{HEALTHY, stale};
 
@@ -31,7 +31,8 @@ pub(super) fn marks(case: &Case<'_>) -> Result<Report, Stop> {
             pod.container(WORKER)?.started.then(|| pod.name.clone())
         })?
     };
-    let pod = crate::stage::Pod { app: plan.app.clone(), name, clock };
+    let calls = case.calls(&name)?;
+    let pod = crate::stage::Pod { app: plan.app.clone(), name, clock, calls };
     let explained = case.report(&pod.name)?;
     report.is("the probe's line", HEALTHY, explained["verdict"].as_str().unwrap_or("none"));
     let format = explained["slots"][0]["format"].as_str().unwrap_or("none");
@@ -43,13 +44,13 @@ pub(super) fn marks(case: &Case<'_>) -> Result<Report, Stop> {
         let script = "Process.kill(:USR1, 1)";
         case.exec(&pod.name, &["/usr/bin/ruby", "--disable-gems", "-e", script])
     })?;
-    let limit = pod.clock.kill().at_most + CALLS * 4;
+    let limit = pod.clock.kill().at_most + pod.calls * 4;
     let killed = case.killed(&pod, ill.began, "liveness", limit)?;
     report.within(
         "no mark any more → the kubelet ends the container",
         pod.clock.kill(),
         ill.until(killed.at),
-        CALLS,
+        pod.calls,
     );
     stale(case, &pod, 0, ill.began, &mut report);
     let after = case.restarted(&pod, 1)?;

@@ -1,7 +1,7 @@
 //! 8 and 14: several processes in one container, each with a file of its own.
 
 use crate::answer::{Report, Stop};
-use crate::stage::{CALLS, Case, PATIENCE, PROBE};
+use crate::stage::{Case, PATIENCE, PROBE};
 
 use super::life::stale;
 
@@ -16,13 +16,13 @@ pub(super) fn one_ill(case: &Case<'_>) -> Result<Report, Stop> {
         &case.exec(&pod.name, &[PROBE])?.out,
     );
     let stopped = case.signal(&pod.name, "STOP", Some(ILL))?;
-    let limit = pod.clock.kill().at_most + CALLS * 4;
+    let limit = pod.clock.kill().at_most + pod.calls * 4;
     let killed = case.killed(&pod, stopped.began, "liveness", limit)?;
     report.within(
         "one of three frozen → the kubelet ends the container",
         pod.clock.kill(),
         stopped.until(killed.at),
-        CALLS,
+        pod.calls,
     );
     // Nothing of the other two: their marks are fresh, and do not help.
     stale(case, &pod, ILL, stopped.began, &mut report);

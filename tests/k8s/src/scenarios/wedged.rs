@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::answer::{Report, Stop, Window};
-use crate::stage::{CALLS, Case, PATIENCE, timed};
+use crate::stage::{Case, PATIENCE, timed};
 
 use super::life::stale;
 
@@ -25,12 +25,12 @@ fn runtime(case: &Case<'_>) -> Result<Report, Stop> {
     let (_, blocked) = timed(|| case.exec(&pod.name, &["/worker", "switch", "block-runtime"]))?;
     // The runtime is asked once a tick, and what it did not answer shows a tick later.
     let window = one_tick_later(pod.clock.kill(), pod.clock.tick);
-    let killed = case.killed(&pod, blocked.began, "liveness", window.at_most + CALLS * 4)?;
+    let killed = case.killed(&pod, blocked.began, "liveness", window.at_most + pod.calls * 4)?;
     report.within(
         "runtime blocked → the kubelet ends the container",
         window,
         blocked.until(killed.at),
-        CALLS,
+        pod.calls,
     );
     stale(case, &pod, 0, blocked.began, &mut report);
     report.is("restarts", 1, case.restarted(&pod, 1)?.restarts);
@@ -60,12 +60,12 @@ fn jobs(case: &Case<'_>) -> Result<Report, Stop> {
     let kill = clock.kill();
     let window = Window { at_least: kill.at_least + deadline, at_most: kill.at_most + deadline };
     let window = one_tick_later(window, clock.tick);
-    let killed = case.killed(&pod, published.began, "liveness", window.at_most + CALLS * 4)?;
+    let killed = case.killed(&pod, published.began, "liveness", window.at_most + pod.calls * 4)?;
     report.within(
         "four of four places taken → deadline → the kubelet ends the container",
         window,
         published.until(killed.at),
-        CALLS,
+        pod.calls,
     );
     stale(case, &pod, 0, published.began, &mut report);
     report.is("restarts", 1, case.restarted(&pod, 1)?.restarts);
