@@ -36,6 +36,7 @@ pub(crate) fn write(outcome: &Outcome) -> Result<(), Stop> {
             serde_json::from_str(&old).doing(format_args!("read {}", file.display()))?;
         keep(&old, &mut new);
     }
+    fs::create_dir_all(directory()).doing("make tests/k8s/recorded")?;
     let text = serde_json::to_string_pretty(&new).doing("write JSON")?;
     fs::write(&file, text + "\n").doing(format_args!("write {}", file.display()))?;
     render()

@@ -116,7 +116,7 @@ fn series(case: &Case<'_>, pod: &str, worker: &str, clock: &Clock) -> Result<Cou
         let last_mark = if number % 2 == 0 {
             signal(case, pod, worker, "KILL", None)?;
             count.killed += 1;
-            Instant::now()
+            Some(Instant::now())
         } else {
             let at = fail_the_probe(case, pod, worker, clock)?;
             count.failed += 1;
@@ -129,7 +129,8 @@ fn series(case: &Case<'_>, pod: &str, worker: &str, clock: &Clock) -> Result<Cou
         let running = running(case, pod, worker, &id)?;
         // Until its slots publish it has the old marks alone, and is asked once a period.
         let asked_by = running + clock.startup.period * 2;
-        count.fresh += usize::from(asked_by < last_mark + clock.max_age);
+        let fresh = last_mark.is_some_and(|mark| asked_by < mark + clock.max_age);
+        count.fresh += usize::from(fresh);
         id = started(case, pod, worker, &id)?;
         count.early += usize::from(!is_healthy(case, pod, worker)?);
     }
@@ -138,13 +139,13 @@ fn series(case: &Case<'_>, pod: &str, worker: &str, clock: &Clock) -> Result<Cou
 
 /// One slot hangs until the kubelet gives up on the container, and is let go then: in the drain that
 /// follows it refreshes its mark, so that what is left behind is fresh. Returns a time before the last
-/// mark of the other one.
+/// mark of the other one; `None` where the kubelet was faster and killed the frozen one.
 fn fail_the_probe(
     case: &Case<'_>,
     pod: &str,
     worker: &str,
     clock: &Clock,
-) -> Result<Instant, Stop> {
+) -> Result<Option<Instant>, Stop> {
     const FROZEN: u32 = 1;
     signal(case, pod, worker, "STOP", Some(FROZEN))?;
     // Not the event: a kubelet drops those of a pod that had many. The other slot logs its drain, and
@@ -156,8 +157,8 @@ fn fail_the_probe(
         before = std::mem::replace(&mut now, Instant::now());
         Ok(log(case, pod, worker)?.contains("draining for").then_some(()))
     })?;
-    signal(case, pod, worker, "CONT", Some(FROZEN))?;
-    Ok(before)
+    let let_go = signal(case, pod, worker, "CONT", Some(FROZEN)).is_ok();
+    Ok(let_go.then_some(before))
 }
 
 /// Waits for a container other than `before` that runs; returns when it was seen.

@@ -77,8 +77,8 @@ pub(super) fn table(case: &Case<'_>) -> Result<Report, Stop> {
             seen.pod(&row.pod)?.container(&row.container)?.started.then_some(())
         });
     }
-    // Those that must not start have had as long as the others, and a few more calls.
-    case.pause(Duration::from_secs(5))?;
+    // Those that must not start are asked once more at least.
+    case.pause(Duration::from_secs(16))?;
     for row in &rows {
         let said = case.stage.kubectl.exec(&row.pod, &row.container, &[PROBE, "--json"])?;
         let found: Value = serde_json::from_str(&said.out).unwrap_or_default();
