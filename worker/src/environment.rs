@@ -79,6 +79,20 @@ impl Environment {
         SlotCount::new(u32::try_from(number(value)?).ok()?).ok()
     }
 
+    /// Where the verdict is to be served; the text itself where it is no address with a port.
+    #[cfg(feature = "serve")]
+    pub(crate) fn serve(&self) -> Option<Result<std::net::SocketAddr, String>> {
+        let text = String::from_utf8_lossy(self.text(&["TICKMARK_SERVE"])?.value);
+        let address = text.parse().ok().filter(|address: &std::net::SocketAddr| address.port() > 0);
+        Some(address.ok_or_else(|| text.into_owned()))
+    }
+
+    /// Whether somebody expects the verdict to be served.
+    #[cfg(not(feature = "serve"))]
+    pub(crate) fn asks_to_serve(&self) -> bool {
+        self.text(&["TICKMARK_SERVE"]).is_some()
+    }
+
     /// `None` where it is not said; the text itself where it is not a slot.
     pub(crate) fn slot(&self) -> Option<Result<Slot, String>> {
         let value = self.text(&["TICKMARK_SLOT"])?.value;

@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     Slot,
     Processes,
     Jobs,
+    #[cfg(feature = "serve")]
+    Serve,
 }
 
 impl Error {
@@ -62,6 +64,13 @@ impl Error {
     #[must_use]
     pub fn is_jobs(&self) -> bool {
         self.kind == Kind::Jobs
+    }
+
+    /// The port to serve on is 0.
+    #[cfg(feature = "serve")]
+    #[must_use]
+    pub fn is_serve(&self) -> bool {
+        self.kind == Kind::Serve
     }
 }
 

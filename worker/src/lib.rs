@@ -42,6 +42,11 @@ mod monitor;
 mod predicate;
 #[cfg(feature = "std")]
 mod registry;
+#[cfg(feature = "serve")]
+mod serve;
+#[cfg(all(feature = "std", not(feature = "serve")))]
+#[path = "serve/absent.rs"]
+mod serve;
 #[cfg(feature = "std")]
 mod signal;
 #[cfg(feature = "tokio")]
@@ -64,6 +69,9 @@ pub use liveness::{Builder, Liveness};
 pub use monitor::Monitor;
 #[cfg(feature = "std")]
 pub use registry::{Consumer, ConsumerState, Registration};
+#[cfg(feature = "serve")]
+#[doc(hidden)]
+pub use serve::fuzz as fuzz_request;
 #[cfg(feature = "std")]
 pub use tickmark_protocol::Encoding;
 

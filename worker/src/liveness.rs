@@ -4,6 +4,7 @@ use std::boxed::Box;
 use std::ffi::CString;
 use std::fmt;
 use std::format;
+use std::net::SocketAddr;
 use std::string::String;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use crate::monitor::{Monitor, Plan};
 use crate::predicate::Predicate;
 use crate::procfs::{self, Inspection};
 use crate::registry::{Consumer, Registration, Registry, Role};
+use crate::serve::Port;
 use crate::signal::{Signal, Wake};
 
 const DEFAULT_TICK: Duration = Duration::from_secs(10);
@@ -131,6 +133,7 @@ pub struct Builder {
     format: Option<Encoding>,
     environment: Option<Environment>,
     inspection: Option<Inspection>,
+    serve: Option<SocketAddr>,
 }
 
 impl Builder {
@@ -201,6 +204,18 @@ impl Builder {
         self
     }
 
+    /// Where the verdict is served over HTTP, for probes by `httpGet` and for Prometheus
+    /// (`TICKMARK_SERVE`, nowhere): `/livez`, `/explain` and `/metrics`. Of several processes of a
+    /// container one serves for all; when it dies, another does within a tick.
+    ///
+    /// Give `0.0.0.0` or `[::]`: the kubelet does not come over loopback.
+    #[cfg(feature = "serve")]
+    #[must_use]
+    pub fn serve(mut self, address: impl Into<SocketAddr>) -> Builder {
+        self.serve = Some(address.into());
+        self
+    }
+
     /// Variables instead of the process's own, for tests.
     #[doc(hidden)]
     #[must_use]
@@ -229,12 +244,16 @@ impl Builder {
     /// # Errors
     /// Only a mistake in code: a setting that is out of range, or a missing number of consumers.
     pub fn start(self) -> Result<Liveness, Error> {
+        let (environment, address) = (self.environment.clone(), self.serve);
         let (liveness, monitor) = self.start_without_thread()?;
         if let Some(mut monitor) = monitor {
             let log = monitor.log().clone();
+            let environment = environment.unwrap_or_else(Environment::of_process);
+            let mut port =
+                Port::new(address, environment, monitor.inspection(), monitor.encoding(), &log);
             let spawned = std::thread::Builder::new()
                 .name(String::from("tickmark"))
-                .spawn(move || keep_ticking(&mut monitor));
+                .spawn(move || keep_ticking(&mut monitor, &mut port));
             if let Err(error) = spawned {
                 log.error(format_args!("monitor loop failed: cannot start its thread: {error}"));
             }
@@ -291,6 +310,13 @@ impl Builder {
             None => DEFAULT_STARTUP_GRACE_TICKS,
         };
         self.check_tick(max_age)?;
+        #[cfg(feature = "serve")]
+        if self.serve.is_some_and(|address| address.port() == 0) {
+            return Err(Error::new(
+                Kind::Serve,
+                "port 0 to serve on: a probe could not know it".into(),
+            ));
+        }
         let (slot, processes) = self.place()?;
 
         let processes = processes.or_else(|| environment.processes()).unwrap_or(SlotCount::ONE);
@@ -407,11 +433,13 @@ fn nanoseconds(duration: Duration) -> u64 {
 }
 
 /// The thread: a tick at once, then one a period. What a slow tick missed is not made up for.
-fn keep_ticking(monitor: &mut Monitor) {
+fn keep_ticking(monitor: &mut Monitor, port: &mut Port) {
     let signal = Arc::clone(monitor.signal());
     let period = monitor.period();
     let mut due = Instant::now();
     loop {
+        // First, so that a consumer that does not answer cannot keep the verdict from being told.
+        port.tick();
         monitor
             .tick(Now { monotonic_ns: clock::monotonic_ns(), realtime_ns: clock::realtime_ns() });
         due = next_due(due, period, Instant::now());

@@ -39,6 +39,9 @@ pub enum FileName {
     TopologyReport,
     /// `.lock-<slot>`: held by the process that has the slot; always empty.
     Lock(Slot),
+    /// `.lock-serve`: held by the process that serves the verdict; always empty.
+    #[cfg(feature = "serve")]
+    ServeLock,
     /// `.new-<slot>`: a file of that slot that is not published yet.
     Unpublished(Slot),
 }
@@ -56,6 +59,8 @@ impl FileName {
             FileName::TopologyUnsafe => ("topology-unsafe", None),
             FileName::TopologyReport => ("topology-report", None),
             FileName::Lock(slot) => (".lock-", Some(slot)),
+            #[cfg(feature = "serve")]
+            FileName::ServeLock => (".lock-serve", None),
             FileName::Unpublished(slot) => (".new-", Some(slot)),
         }
     }
@@ -355,31 +360,61 @@ impl<P: AsRef<CStr>> Publisher<P> {
     /// named.
     pub fn begin(&mut self) -> Result<Session, PublishError> {
         let dir = self.dir.as_ref();
-        let fd = match open_directory(dir) {
-            Err(SysErrno::NOENT) => make_directories(dir).and_then(|()| open_directory(dir)),
-            other => other,
-        }
-        .map_err(|error| PublishError::Directory(errno(error)))?;
-        if !self.lock.as_ref().is_some_and(|lock| lock.is_in(&fd, self.slot)) {
+        let fd = open_or_make_directory(dir)?;
+        let file = FileName::Lock(self.slot);
+        if !self.lock.as_ref().is_some_and(|lock| lock.is_in(&fd, file)) {
             // Another directory has taken the place of the one that was locked.
             self.lock = None;
-            self.lock = Some(take_lock(&fd, self.slot)?);
+            self.lock = Some(take_lock(&fd, file)?.ok_or(PublishError::SlotTaken(self.slot))?);
             remove(fd.as_fd(), FileName::Unpublished(self.slot))?;
         }
         Ok(Session { directory: Directory { fd }, slot: self.slot, encoding: self.encoding })
     }
 }
 
+/// The right to serve the verdict over a marks directory: one process has it at a time, and it
+/// ends with that process.
+#[cfg(feature = "serve")]
+#[derive(Debug)]
+pub(crate) struct ServeLock(Lock);
+
+#[cfg(feature = "serve")]
+impl ServeLock {
+    /// `held`, or where that is not the lock of this directory any more, a new one; `None` where
+    /// another process has it.
+    ///
+    /// # Errors
+    /// Where the directory or the lock cannot be opened or made.
+    pub(crate) fn take(
+        dir: &CStr,
+        held: Option<ServeLock>,
+    ) -> Result<Option<ServeLock>, PublishError> {
+        let fd = open_or_make_directory(dir)?;
+        match held {
+            Some(held) if held.0.is_in(&fd, FileName::ServeLock) => Ok(Some(held)),
+            _ => Ok(take_lock(&fd, FileName::ServeLock)?.map(ServeLock)),
+        }
+    }
+}
+
+fn open_or_make_directory(dir: &CStr) -> Result<OwnedFd, PublishError> {
+    match open_directory(dir) {
+        Err(SysErrno::NOENT) => make_directories(dir).and_then(|()| open_directory(dir)),
+        other => other,
+    }
+    .map_err(|error| PublishError::Directory(errno(error)))
+}
+
 impl Lock {
-    fn is_in(&self, dir: &OwnedFd, slot: Slot) -> bool {
-        let name = FileName::Lock(slot).bytes();
+    fn is_in(&self, dir: &OwnedFd, file: FileName) -> bool {
+        let name = file.bytes();
         statat(dir, name.as_c_str(), AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|stat| stat.st_dev == self.device && stat.st_ino == self.inode)
     }
 }
 
-fn take_lock(dir: &OwnedFd, slot: Slot) -> Result<Lock, PublishError> {
-    let file = FileName::Lock(slot);
+/// `None` where another process holds it.
+fn take_lock(dir: &OwnedFd, file: FileName) -> Result<Option<Lock>, PublishError> {
     let failed = |operation| {
         move |error| match error {
             SysErrno::NOSPC | SysErrno::DQUOT => PublishError::NoRoom(file),
@@ -400,14 +435,14 @@ fn take_lock(dir: &OwnedFd, slot: Slot) -> Result<Lock, PublishError> {
         .map_err(failed("open"))?;
         match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(SysErrno::WOULDBLOCK) => return Err(PublishError::SlotTaken(slot)),
+            Err(SysErrno::WOULDBLOCK) => return Ok(None),
             Err(error) => return Err(failed("lock")(error)),
         }
         let stat = fstat(&fd).map_err(failed("stat"))?;
         let lock = Lock { _file: fd, device: stat.st_dev, inode: stat.st_ino };
         // Someone may have removed the file between the open and the lock.
-        if lock.is_in(dir, slot) {
-            return Ok(lock);
+        if lock.is_in(dir, file) {
+            return Ok(Some(lock));
         }
     }
 }

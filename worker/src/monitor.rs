@@ -178,6 +178,15 @@ impl Monitor {
         self.round.plan.tick
     }
 
+    /// What this process could read about its container at start.
+    pub(crate) fn inspection(&self) -> &Inspection {
+        &self.round.inspection
+    }
+
+    pub(crate) fn encoding(&self) -> Encoding {
+        self.round.plan.encoding
+    }
+
     pub(crate) fn log(&self) -> &SlotLog<Slot> {
         &self.round.log
     }

@@ -111,7 +111,7 @@ fn features() -> Result<(), Failure> {
         "thumbv7em-none-eabi",
     ])?;
     // The adapters are built by their users on a whole system: for this one.
-    for feature in ["tokio", "lapin"] {
+    for feature in ["tokio", "lapin", "serve"] {
         cargo(&["check", "--quiet", "--package", "tickmark", "--features", feature])?;
     }
     for target in Target::ALL {

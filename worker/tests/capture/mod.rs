@@ -34,11 +34,22 @@ impl Lines {
 
     /// Waits until a line ends so; five seconds at most.
     pub(crate) fn wait_for(&self, end: &str) {
+        self.wait_until(|lines| lines.iter().any(|line| line.ends_with(end)));
+    }
+
+    /// Waits until the lines are so; five seconds at most.
+    pub(crate) fn wait_until(&self, hold: impl Fn(&[String]) -> bool) {
         let limit = Duration::from_secs(5);
         let lines = self.0.0.lock().unwrap();
-        let missing = |lines: &mut Vec<String>| !lines.iter().any(|line| line.ends_with(end));
-        let (lines, waited) = self.0.1.wait_timeout_while(lines, limit, missing).unwrap();
+        let (lines, waited) =
+            self.0.1.wait_timeout_while(lines, limit, |lines| !hold(lines)).unwrap();
         assert!(!waited.timed_out(), "{lines:?}");
+    }
+
+    /// The lines that say `part`, so far.
+    pub(crate) fn about(&self, part: &str) -> Vec<String> {
+        let lines = self.0.0.lock().unwrap();
+        lines.iter().filter(|line| line.contains(part)).cloned().collect()
     }
 }
 
