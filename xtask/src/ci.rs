@@ -134,7 +134,7 @@ fn documents() -> Result<(), Failure> {
     )
 }
 
-/// The companion alert's rules, and the scrape that feeds them.
+/// The rules, and the scrape that feeds the companion alert's.
 fn alerts() -> Result<(), Failure> {
     const PROMTOOL: &str = "promtool";
     if workspace::on_path(PROMTOOL).is_none() {
@@ -142,8 +142,10 @@ fn alerts() -> Result<(), Failure> {
     }
     for arguments in [
         &["check", "rules", "tickmark.rules.yml"][..],
+        &["check", "rules", "worker.rules.yml"],
         &["check", "config", "--syntax-only", "scrape.yml"],
         &["test", "rules", "tickmark.test.yml"],
+        &["test", "rules", "worker.test.yml"],
     ] {
         let directory = workspace::root().join("docs").join("alerts");
         workspace::run(Command::new(PROMTOOL).current_dir(directory).args(arguments))?;

@@ -1,6 +1,6 @@
 //! The same verdict and what it rests on as OpenMetrics. Of a slot whose mark is not good, what the mark
 //! said is not told: it was true when the slot was last healthy, and a number that no longer moves would
-//! read as one that is well.
+//! read as one that is well. Only what has to be is told still: it is a setting.
 //!
 //! Source: OpenMetrics 1.0. Gauges alone, so that who reads Prometheus' older text format reads it too.
 
@@ -9,7 +9,8 @@ use std::io::Write as _;
 use std::vec::Vec;
 
 use tickmark_protocol::{
-    AnyMark, Attempt, Decoded, FORMAT_VERSION, Generation, Mark, Phase, Read, Slot, State, classify,
+    AnyMark, Attempt, Decoded, FORMAT_VERSION, Generation, Mark, Phase, Problem, Read, Slot, State,
+    classify,
 };
 
 use crate::marks::{Directory, FileName};
@@ -28,6 +29,7 @@ struct SlotSeen {
     slot: Slot,
     healthy: bool,
     age_ns: Option<u64>,
+    consumers_expected: Option<u32>,
     mark: Option<Told>,
     starts: u64,
 }
@@ -36,7 +38,6 @@ struct SlotSeen {
 struct Told {
     phase: Phase,
     subscribed: u32,
-    expected: u32,
     jobs: u32,
     oldest_job_ms: u64,
 }
@@ -46,7 +47,6 @@ impl From<&Mark> for Told {
         Told {
             phase: mark.phase,
             subscribed: mark.consumers_subscribed,
-            expected: mark.consumers_expected,
             jobs: mark.jobs_in_flight,
             oldest_job_ms: mark.oldest_job_ms,
         }
@@ -76,15 +76,17 @@ impl Metrics {
             Seen::Header { .. } => {}
             Seen::Slot { slot, observation, problem } => {
                 let mark = match &observation.mark {
-                    Read::Found(AnyMark::Binary(mark)) if problem.is_none() => Some(mark.into()),
+                    Read::Found(AnyMark::Binary(mark)) => Some(mark),
                     _ => None,
                 };
+                let ours = matches!(problem, None | Some(Problem::Stale { .. }));
                 let found = matches!(observation.mark, Read::Found(_));
                 self.slots.push(SlotSeen {
                     slot: *slot,
                     healthy: problem.is_none(),
                     age_ns: found.then(|| age_ns(observation)),
-                    mark,
+                    consumers_expected: mark.filter(|_| ours).map(|mark| mark.consumers_expected),
+                    mark: mark.filter(|_| problem.is_none()).map(Told::from),
                     starts: 0,
                 });
             }
@@ -134,14 +136,14 @@ impl Metrics {
         });
         let help = "Starts of the slot since it was last healthy; 0 while it is.";
         out.slots(self, "starts_since_healthy", None, help, |slot| Some(slot.starts));
+        let help = "Consumers that have to be, by the slot's last mark.";
+        out.slots(self, "consumers_expected", None, help, |slot| slot.consumers_expected);
 
         let mut told = |name, unit, help, value: &dyn Fn(&Told) -> Option<Value>| {
             out.slots(self, name, unit, help, |slot| slot.mark.as_ref().and_then(value));
         };
         let help = "Consumers that were consuming or recovering when the mark was left.";
         told("consumers_subscribed", None, help, &|mark| Some(Value::Count(mark.subscribed)));
-        let help = "Consumers that have to be.";
-        told("consumers_expected", None, help, &|mark| Some(Value::Count(mark.expected)));
         let help = "Whether a consumer was recovering when the mark was left.";
         told("recovering", None, help, &|mark| {
             Some(Value::Count(u32::from(mark.phase == Phase::Recovering)))
