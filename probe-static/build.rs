@@ -5,8 +5,10 @@
 use std::env;
 
 /// Each is one step of the table in README.md, under the name that `--size-steps` leaves out.
-const STEPS: [(&str, &[&str]); 6] = [
+const STEPS: [(&str, &[&str]); 7] = [
     ("noseparate-code", &["-z", "noseparate-code"]),
+    // Constants beside the code, in its segment: no header and no gap for them alone.
+    ("no-rosegment", &["--no-rosegment"]),
     ("no-build-id", &["--build-id=none"]),
     ("norelro", &["-z", "norelro"]),
     ("no-eh-frame-hdr", &["--no-eh-frame-hdr"]),
@@ -30,8 +32,6 @@ fn main() {
         env::var("CARGO_ENCODED_RUSTFLAGS").is_ok_and(|f| f.contains("relocation-model=static")),
         "the probe needs -Crelocation-model=static: build it by `cargo xtask probe`"
     );
-    // A program without std has to name the C library, from which it takes memcpy(3) and the like.
-    println!("cargo:rustc-link-arg-bins=-lc");
     // A compiler that drives the linker wants the linker's own arguments wrapped.
     let direct = env::var("RUSTC_LINKER").is_ok_and(|linker| linker.contains("lld"));
     let directory = env!("CARGO_MANIFEST_DIR");

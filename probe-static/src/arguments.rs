@@ -5,7 +5,8 @@ use core::ffi::CStr;
 use core::num::NonZeroU32;
 
 use tickmark::report::Form;
-use tickmark_protocol::{Shown, Sink, Words, decimal};
+use tickmark_protocol::procfs::until_byte;
+use tickmark_protocol::{Shown, Sink, Words, decimal, say_with};
 
 use crate::strings::tail;
 
@@ -42,58 +43,39 @@ const SECONDS_VALUE: &str = "a whole number of seconds from 1 to 4294967295";
 /// A command line that makes none: the argument at fault, and what is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UsageError<'a> {
+    /// The sentence, in which a `%` stands for the argument, the next for its value, the next for
+    /// what is expected.
+    problem: &'static str,
     argument: &'a [u8],
     value: &'a [u8],
-    problem: Problem,
     expected: &'static str,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Problem {
-    Unknown,
-    Missing,
-    Bad,
-    TakesNone,
-    TwoModes,
 }
 
 impl Words for UsageError<'_> {
     fn say(&self, sink: &mut dyn Sink) {
-        let (before, between, after) = match self.problem {
-            Problem::Unknown => ("unknown argument ", ": expected one of the flags below", ""),
-            Problem::Missing => ("", " lacks its value: expected ", ""),
-            Problem::Bad => ("", " ", ": expected "),
-            Problem::TakesNone => ("", " takes no value", ""),
-            Problem::TwoModes => ("", ": expected only one of --explain and --json", ""),
-        };
-        before.say(sink);
-        Shown(self.argument).say(sink);
-        between.say(sink);
-        Shown(self.value).say(sink);
-        after.say(sink);
-        self.expected.say(sink);
+        let parts: [&dyn Words; 3] =
+            [&Shown(self.argument), &Shown(self.value), &Shown(self.expected.as_bytes())];
+        say_with(self.problem, &parts, sink);
     }
 }
 
-/// What a flag is for.
-#[derive(Clone, Copy)]
-enum Flag {
-    Dir,
-    MaxAge,
-    Timeout,
-    Mode(Mode),
-}
+/// The names of the flags, in the order of [`Flag`].
+const FLAGS: &str = "--dir\n--max-age\n--timeout\n--explain\n--json\n--version\n-V\n--help\n-h\n";
 
-const FLAGS: [(&str, Flag); 9] = [
-    ("--dir", Flag::Dir),
-    ("--max-age", Flag::MaxAge),
-    ("--timeout", Flag::Timeout),
-    ("--explain", Flag::Mode(Mode::Answer(Form::Table))),
-    ("--json", Flag::Mode(Mode::Answer(Form::Json))),
-    ("--version", Flag::Mode(Mode::Version)),
-    ("-V", Flag::Mode(Mode::Version)),
-    ("--help", Flag::Mode(Mode::Help)),
-    ("-h", Flag::Mode(Mode::Help)),
+/// Places in [`FLAGS`]. What follow are modes.
+const DIR: usize = 0;
+const MAX_AGE: usize = 1;
+const LAST_WITH_VALUE: usize = 2;
+
+/// What is printed without a flag, and with each that takes no value.
+const MODES: [Mode; 7] = [
+    Mode::Answer(Form::Line),
+    Mode::Answer(Form::Table),
+    Mode::Answer(Form::Json),
+    Mode::Version,
+    Mode::Version,
+    Mode::Help,
+    Mode::Help,
 ];
 
 /// Reads the arguments that follow the program's own name.
@@ -104,40 +86,47 @@ const FLAGS: [(&str, Flag); 9] = [
 ///
 /// An unknown flag, a flag without its value or with one it does not take, a value out of range.
 pub fn parse<'a>(
-    mut arguments: impl Iterator<Item = &'a CStr>,
+    arguments: &mut dyn Iterator<Item = &'a CStr>,
 ) -> Result<Arguments<'a>, UsageError<'a>> {
     let mut parsed =
         Arguments { dir: None, max_age: None, timeout: TIMEOUT, mode: Mode::Answer(Form::Line) };
+    let mut chosen = LAST_WITH_VALUE;
     while let Some(whole) = arguments.next() {
         let (argument, attached) = split(whole);
-        let mut error =
-            UsageError { argument, value: b"", problem: Problem::Unknown, expected: "" };
-        let Some((_, flag)) = FLAGS.iter().find(|(name, _)| name.as_bytes() == argument) else {
+        let mut error = UsageError {
+            problem: "unknown argument %: expected one of the flags below",
+            argument,
+            value: b"",
+            expected: "",
+        };
+        let Some(flag) = place(FLAGS, argument) else {
             return Err(error);
         };
-        if let Flag::Mode(mode) = *flag {
+        if flag > LAST_WITH_VALUE {
             if attached.is_some() {
-                error.problem = Problem::TakesNone;
+                error.problem = "% takes no value";
                 return Err(error);
             }
-            if parsed.mode != Mode::Answer(Form::Line) && parsed.mode != mode {
-                error.problem = Problem::TwoModes;
+            if chosen != LAST_WITH_VALUE && chosen != flag {
+                error.problem = "%: expected only one of --explain and --json";
                 return Err(error);
             }
-            parsed.mode = mode;
-            if matches!(mode, Mode::Version | Mode::Help) {
+            chosen = flag;
+            let mode = MODES.get(chosen - LAST_WITH_VALUE).copied();
+            parsed.mode = mode.unwrap_or(parsed.mode);
+            if matches!(parsed.mode, Mode::Version | Mode::Help) {
                 break;
             }
             continue;
         }
-        error.expected = if let Flag::Dir = flag { DIR_VALUE } else { SECONDS_VALUE };
+        error.expected = if flag == DIR { DIR_VALUE } else { SECONDS_VALUE };
         let Some(value) = attached.or_else(|| arguments.next()) else {
-            error.problem = Problem::Missing;
+            error.problem = "%% lacks its value: expected %";
             return Err(error);
         };
-        error.problem = Problem::Bad;
+        error.problem = "% %: expected %";
         error.value = value.to_bytes();
-        if let Flag::Dir = flag {
+        if flag == DIR {
             if value.is_empty() {
                 error.value = b"''";
                 return Err(error);
@@ -148,23 +137,38 @@ pub fn parse<'a>(
         let Some(seconds) = seconds(error.value) else {
             return Err(error);
         };
-        if let Flag::Timeout = flag {
-            parsed.timeout = seconds;
-        } else {
+        if flag == MAX_AGE {
             parsed.max_age = Some(seconds);
+        } else {
+            parsed.timeout = seconds;
         }
     }
     Ok(parsed)
 }
 
+/// Where `name` stands among `names`.
+fn place(names: &str, name: &[u8]) -> Option<usize> {
+    let mut rest = names.as_bytes();
+    let mut at = 0;
+    while !rest.is_empty() {
+        let (known, after) = until_byte(rest, b'\n');
+        if known == name {
+            return Some(at);
+        }
+        rest = after;
+        at += 1;
+    }
+    None
+}
+
 /// `--flag=value` as its two halves.
 fn split(argument: &CStr) -> (&[u8], Option<&CStr>) {
     let bytes = argument.to_bytes();
-    if bytes.starts_with(b"--")
-        && let Some(at) = bytes.iter().position(|&byte| byte == b'=')
-        && let Some(flag) = bytes.get(..at)
-    {
-        return (flag, tail(argument, at + 1));
+    if bytes.starts_with(b"--") {
+        let (flag, _) = until_byte(bytes, b'=');
+        if flag.len() < bytes.len() {
+            return (flag, tail(argument, flag.len() + 1));
+        }
     }
     (bytes, None)
 }
@@ -194,7 +198,7 @@ mod tests {
     }
 
     fn read<'a>(arguments: &[&'a CStr]) -> Result<Arguments<'a>, String> {
-        parse(arguments.iter().copied()).map_err(|error| said(&error))
+        parse(&mut arguments.iter().copied()).map_err(|error| said(&error))
     }
 
     #[test]

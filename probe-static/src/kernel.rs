@@ -10,7 +10,7 @@
 ///
 /// # References
 /// syscall(2), "Architecture calling conventions".
-#[inline(never)]
+#[inline(always)]
 pub unsafe fn call(number: usize, arguments: [usize; 4]) -> isize {
     let [first, second, third, fourth] = arguments;
     let answer: isize;

@@ -4,6 +4,8 @@
 #![cfg_attr(target_env = "musl", no_std, no_main)]
 
 #[cfg(target_env = "musl")]
+mod memory;
+#[cfg(target_env = "musl")]
 mod start;
 
 /// Keeps `--all-features` building where there is no musl; the real program is `start`.

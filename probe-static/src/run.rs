@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use tickmark::clock::Clocks;
 use tickmark::report::answer;
 use tickmark::settings::{Settings, Source, Sourced};
-use tickmark_protocol::{MaxAge, Sink, Words as _};
+use tickmark_protocol::{MaxAge, Sink as _, Words, say_with};
 
 use crate::arguments::{self, Arguments, Mode};
 use crate::closing::Closing;
@@ -38,18 +38,16 @@ where
     A: Iterator<Item = &'a CStr>,
     E: Iterator<Item = &'a CStr> + Clone,
 {
-    let arguments = match arguments::parse(started.arguments) {
+    let parsed = arguments::parse(&mut { started.arguments });
+    let mut stdout = Output::new(if parsed.is_ok() { started.stdout } else { started.stderr });
+    let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(error) => {
-            let mut stderr = Output::new(started.stderr);
-            stderr.put(b"tickmark-probe: ");
-            error.say(&mut stderr);
-            stderr.put(b"\n\n");
-            stderr.put(usage::HELP.as_bytes());
+            let parts: [&dyn Words; 2] = [&error, &usage::HELP];
+            say_with("tickmark-probe: %\n\n%", &parts, &mut stdout);
             return 2;
         }
     };
-    let mut stdout = Output::new(started.stdout);
     let healthy = match arguments.mode {
         Mode::Help => {
             stdout.put(usage::HELP.as_bytes());
@@ -80,12 +78,12 @@ fn settings<'a>(
 ) -> Settings<'a> {
     let mut settings = Settings::from_lookup(lookup);
     if let Some(value) = arguments.dir {
-        settings.dir = Sourced { value, source: Source::Flag };
+        settings.dir = Sourced { value, source: Source::FLAG };
     }
     if let Some(seconds) = arguments.max_age
         && let Ok(value) = MaxAge::from_secs(seconds.get())
     {
-        settings.max_age = Sourced { value, source: Source::Flag };
+        settings.max_age = Sourced { value, source: Source::FLAG };
     }
     settings
 }
@@ -118,15 +116,15 @@ mod tests {
         let environment = [c"TICKMARK_DIR=/env", c"TICKMARK_MAX_AGE=7"];
         let lookup = |name: &str| variable(environment.into_iter(), name);
         let given = |flags: &[&'static CStr]| {
-            settings(&arguments::parse(flags.iter().copied()).unwrap(), lookup)
+            settings(&arguments::parse(&mut flags.iter().copied()).unwrap(), lookup)
         };
         let from_environment = given(&[]);
         assert_eq!(from_environment.dir.value, c"/env");
         assert_eq!(from_environment.max_age.value.as_secs(), 7);
         let from_flags = given(&[c"--dir=/flag", c"--max-age=9"]);
         assert_eq!(from_flags.dir.value, c"/flag");
-        assert_eq!(from_flags.dir.source, Source::Flag);
+        assert_eq!(from_flags.dir.source, Source::FLAG);
         assert_eq!(from_flags.max_age.value.as_secs(), 9);
-        assert_eq!(from_flags.max_age.source, Source::Flag);
+        assert_eq!(from_flags.max_age.source, Source::FLAG);
     }
 }

@@ -2,27 +2,21 @@
 
 /// Also what a wrong flag gets, after the line that names it.
 pub(crate) const HELP: &str = "\
-tickmark-probe: is this container's queue worker working?
-
 usage: tickmark-probe [FLAG]...
 
-Reads the worker's marks, prints one line and exits
-0 healthy, 1 not healthy, 2 wrong usage. It writes nothing.
+Is this container's queue worker working? Reads its marks, prints
+one line and exits 0 healthy, 1 not healthy, 2 wrong usage.
 
-  --dir DIR          where the marks are
-  --max-age SECONDS  a mark older than this is stale
+  --dir DIR          where the marks are [/opt/app/tmp/health]
+  --max-age SECONDS  a mark older than this is stale [45]
   --timeout SECONDS  end by SIGALRM if the file system hangs [3]
-  --explain          a table: slots, evidence, settings
-  --json             the same for programs
+  --explain, --json  with what it rests on, for people or programs
   --version, --help
 
-In the environment, for worker and probe alike:
-  TICKMARK_DIR       [/opt/app/tmp/health]
-  TICKMARK_MAX_AGE   [45]
-  TICKMARK_TOPOLOGY  auto or strict [auto]
+Worker and probe read TICKMARK_DIR, TICKMARK_MAX_AGE and
+TICKMARK_TOPOLOGY (auto or strict).
 
   livenessProbe: {exec: {command: [/tickmark-probe]}, periodSeconds: 10}
-  kubectl exec POD -- /tickmark-probe --explain
 ";
 
 /// With the version of the package.

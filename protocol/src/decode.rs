@@ -3,7 +3,11 @@
 //! The derived reader does the same (a property test holds the two equal over any bytes), and
 //! costs the probe more than the rest of the verdict does.
 
-use crate::{Damage, DecodeError, Expected, Generation, LaunchToken, Mark, Phase};
+use crate::envelope;
+use crate::text::{self, TextMark};
+use crate::{
+    AnyMark, Damage, DecodeError, Encoding, Expected, Generation, LaunchToken, Mark, Phase,
+};
 
 /// What is left of a record's body. A read that fails is remembered rather than returned, and gives
 /// zeroes: a branch after each of some thirty fields is what the probe has no room for.
@@ -12,26 +16,30 @@ pub(crate) struct Body<'a> {
     failed: bool,
 }
 
-/// A record that can be read from a body.
-pub(crate) trait Decode: Sized {
-    /// What the fields are read into. Not a constant, which would lie whole in the probe.
-    fn blank() -> Self;
-
-    /// Reads every field in wire order.
+/// A record that is read in place: its copies are code that the probe has no room for. After a read
+/// that failed it says nothing.
+pub(crate) trait Decode {
+    /// Reads every field from a binary body, in wire order.
     fn fill(&mut self, body: &mut Body<'_>);
+
+    /// Reads the text form.
+    fn parse(&mut self, text: &[u8]) -> Option<()>;
 }
 
-/// Reads a record; what follows it is padding, or fields of a later writer.
-pub(crate) fn read<T: Decode>(body: &[u8]) -> Result<T, DecodeError> {
-    let mut record = T::blank();
-    if fill(&mut record, body) { Ok(record) } else { Err(DecodeError::Damaged(Damage::Body)) }
-}
-
-/// As [`read`], in place; whether every field could be read.
-pub(crate) fn fill<T: Decode>(record: &mut T, body: &[u8]) -> bool {
-    let mut body = Body { rest: body, failed: false };
+/// Reads a file in either encoding into `record`, once for all kinds of records.
+pub(crate) fn decode(
+    record: &mut dyn Decode,
+    kind: u8,
+    bytes: &[u8],
+) -> Result<Encoding, DecodeError> {
+    if !envelope::is_binary(bytes) {
+        let read = record.parse(bytes);
+        return read.map(|()| Encoding::Text).ok_or(DecodeError::Damaged(Damage::Text));
+    }
+    // What follows the fields is padding, or fields of a later writer.
+    let mut body = Body { rest: envelope::body(kind, bytes)?, failed: false };
     record.fill(&mut body);
-    !body.failed
+    if body.failed { Err(DecodeError::Damaged(Damage::Body)) } else { Ok(Encoding::Binary) }
 }
 
 impl<'a> Body<'a> {
@@ -111,22 +119,20 @@ impl<'a> Body<'a> {
 }
 
 impl Decode for Expected {
-    fn blank() -> Expected {
-        Expected { processes: 0 }
-    }
-
     fn fill(&mut self, body: &mut Body<'_>) {
         self.processes = body.u32();
+    }
+
+    fn parse(&mut self, text: &[u8]) -> Option<()> {
+        self.processes = text::parse_expected(text)?;
+        Some(())
     }
 }
 
 impl Decode for Generation {
-    fn blank() -> Generation {
-        Generation::empty()
-    }
-
     #[inline(never)]
     fn fill(&mut self, body: &mut Body<'_>) {
+        *self = Generation::empty();
         if body.is_some() {
             self.boot_id = body.bytes(16).try_into().ok();
         }
@@ -143,10 +149,21 @@ impl Decode for Generation {
         self.mount_namespace_inode = body.optional_u64();
         self.pid1_start_time = body.optional_u64();
     }
+
+    #[inline(never)]
+    fn parse(&mut self, text: &[u8]) -> Option<()> {
+        *self = Generation::empty();
+        let (inode, start) = text::parse_formula(text)?;
+        self.mount_namespace_inode = Some(inode);
+        self.pid1_start_time = Some(start);
+        Some(())
+    }
 }
 
-impl Decode for Mark {
-    fn blank() -> Mark {
+impl Mark {
+    /// What fields are read into. Not a constant, which would lie whole in the probe.
+    #[inline(never)]
+    pub(crate) fn blank() -> Mark {
         Mark {
             slot: 0,
             pid: 0,
@@ -193,25 +210,41 @@ impl Decode for Mark {
     }
 }
 
+impl Decode for AnyMark {
+    fn fill(&mut self, body: &mut Body<'_>) {
+        *self = AnyMark::blank();
+        if let AnyMark::Binary(mark) = self {
+            mark.fill(body);
+        }
+    }
+
+    fn parse(&mut self, text: &[u8]) -> Option<()> {
+        *self = AnyMark::Text(TextMark::blank());
+        match self {
+            AnyMark::Text(mark) => text::parse_mark(text, mark),
+            AnyMark::Binary(_) => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
     use serde::de::DeserializeOwned;
 
-    use super::{Decode, read};
-    use crate::{Expected, Generation, Mark};
+    use super::{Body, Decode};
+    use crate::{AnyMark, Expected, Generation, Mark};
 
     /// The derived reader of the same bytes, but that a launch token must be one.
     fn derived<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
         postcard::take_from_bytes(body).ok().map(|(record, _)| record)
     }
 
-    fn agree<T>(body: &[u8])
-    where
-        T: Decode + DeserializeOwned + PartialEq + core::fmt::Debug,
-    {
-        assert_eq!(read::<T>(body).ok(), derived::<T>(body));
+    fn read<T: Decode>(mut record: T, bytes: &[u8]) -> Option<T> {
+        let mut body = Body { rest: bytes, failed: false };
+        record.fill(&mut body);
+        (!body.failed).then_some(record)
     }
 
     /// Bytes that get far into a record more often than random ones.
@@ -224,9 +257,14 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
         #[test]
         fn the_derived_reader_agrees(body in body()) {
-            agree::<Expected>(&body);
-            agree::<Generation>(&body);
-            agree::<Mark>(&body);
+            prop_assert_eq!(read(Expected { processes: 7 }, &body), derived::<Expected>(&body));
+            let mut before = Generation::empty();
+            before.cgroup_id = Some(7);
+            prop_assert_eq!(read(before, &body), derived::<Generation>(&body));
+            prop_assert_eq!(
+                read(AnyMark::blank(), &body),
+                derived::<Mark>(&body).map(AnyMark::Binary)
+            );
         }
     }
 }

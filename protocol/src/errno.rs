@@ -40,7 +40,7 @@ impl Words for Errno {
     fn say(&self, sink: &mut dyn Sink) {
         match self.name() {
             Some(name) => sink.put(name),
-            None => say_with("errno %", &[&self.0.unsigned_abs()], sink),
+            None => say_with("errno %", &[&u64::from(self.0.unsigned_abs())], sink),
         }
     }
 }

@@ -42,8 +42,33 @@ mod sealed {
     }
 }
 
-macro_rules! record {
-    ($type:ty, $kind:literal, $read:expr, $text:expr) => {
+/// A record that the probe reads, by hand and in place.
+macro_rules! by_hand {
+    ($type:ty, $kind:literal, $blank:expr) => {
+        impl sealed::Kind for $type {
+            const KIND: u8 = $kind;
+        }
+        impl Record for $type {
+            fn encode(&self) -> [u8; RECORD_LEN] {
+                envelope::seal($kind, self)
+            }
+            fn decode(bytes: &[u8]) -> Result<Decoded<Self>, DecodeError> {
+                let mut record: $type = $blank;
+                let encoding = record.decode_into(bytes)?;
+                Ok(Decoded { record, encoding })
+            }
+        }
+        impl ReadFile for $type {
+            fn decode_into(&mut self, bytes: &[u8]) -> Result<Encoding, DecodeError> {
+                decode::decode(self, $kind, bytes)
+            }
+        }
+    };
+}
+
+/// A record that only the worker reads, by the derived reader.
+macro_rules! derived {
+    ($type:ty, $kind:literal, $text:expr) => {
         impl sealed::Kind for $type {
             const KIND: u8 = $kind;
         }
@@ -53,8 +78,7 @@ macro_rules! record {
             }
             fn decode(bytes: &[u8]) -> Result<Decoded<Self>, DecodeError> {
                 if envelope::is_binary(bytes) {
-                    let read: fn(&[u8]) -> Result<$type, DecodeError> = $read;
-                    let record = read(envelope::body($kind, bytes)?)?;
+                    let record = envelope::record(envelope::body($kind, bytes)?)?;
                     Ok(Decoded { record, encoding: Encoding::Binary })
                 } else {
                     let parse: fn(&[u8]) -> Option<$type> = $text;
@@ -66,13 +90,42 @@ macro_rules! record {
     };
 }
 
-record!(Expected, 1, decode::read, text::parse_expected);
-record!(Generation, 2, decode::read, text::parse_generation);
-record!(Attempt, 4, envelope::record, |_| None);
-record!(TopologyUnsafe, 5, envelope::record, text::parse_unsafe);
-record!(TopologyReport, 6, envelope::record, |_| None);
+by_hand!(Expected, 1, Expected { processes: 0 });
+by_hand!(Generation, 2, Generation::empty());
+derived!(Attempt, 4, |_| None);
+derived!(TopologyUnsafe, 5, text::parse_unsafe);
+derived!(TopologyReport, 6, |_| None);
 
 const MARK_KIND: u8 = 3;
+
+/// What a file is read into, in place: a record is large, and each copy of it is code.
+pub trait ReadFile {
+    /// Reads a file's bytes; after an error the record says nothing.
+    ///
+    /// # Errors
+    /// As [`Record::decode`].
+    fn decode_into(&mut self, bytes: &[u8]) -> Result<Encoding, DecodeError>;
+}
+
+/// The mark of one slot, to be read into.
+#[derive(Debug)]
+pub struct SlotMark<'m> {
+    /// Whose.
+    pub slot: Slot,
+    /// Where to.
+    pub mark: &'m mut AnyMark,
+}
+
+impl ReadFile for SlotMark<'_> {
+    fn decode_into(&mut self, bytes: &[u8]) -> Result<Encoding, DecodeError> {
+        let encoding = decode::decode(self.mark, MARK_KIND, bytes)?;
+        let (slot, damage) = match &*self.mark {
+            AnyMark::Binary(mark) => (mark.slot, Damage::Body),
+            AnyMark::Text(mark) => (mark.slot, Damage::Text),
+        };
+        if slot == self.slot.get() { Ok(encoding) } else { Err(DecodeError::Damaged(damage)) }
+    }
+}
 
 /// A mark in either encoding; text carries less.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,34 +151,8 @@ impl MarkFile {
     /// As [`Record::decode`]; also damaged where the mark names another slot than its file.
     pub fn decode(slot: Slot, bytes: &[u8]) -> Result<AnyMark, DecodeError> {
         let mut mark = AnyMark::blank();
-        MarkFile::decode_into(slot, bytes, &mut mark)?;
+        SlotMark { slot, mark: &mut mark }.decode_into(bytes)?;
         Ok(mark)
-    }
-
-    /// As [`MarkFile::decode`], in place: a mark is large, and each copy of it is code. After an
-    /// error `mark` says nothing.
-    ///
-    /// # Errors
-    /// As [`MarkFile::decode`].
-    pub fn decode_into(slot: Slot, bytes: &[u8], mark: &mut AnyMark) -> Result<(), DecodeError> {
-        let (written, damage) = if envelope::is_binary(bytes) {
-            let body = envelope::body(MARK_KIND, bytes)?;
-            *mark = AnyMark::blank();
-            let written = match mark {
-                AnyMark::Binary(mark) => decode::fill(mark, body).then_some(mark.slot),
-                AnyMark::Text(_) => None,
-            };
-            (written, Damage::Body)
-        } else {
-            let mut line = TextMark::BLANK;
-            let written = text::parse_mark(bytes, &mut line).map(|()| line.slot);
-            *mark = AnyMark::Text(line);
-            (written, Damage::Text)
-        };
-        if written == Some(slot.get()) {
-            return Ok(());
-        }
-        Err(DecodeError::Damaged(damage))
     }
 }
 
@@ -134,7 +161,7 @@ impl AnyMark {
     #[inline(never)]
     #[must_use]
     pub fn blank() -> AnyMark {
-        AnyMark::Binary(<Mark as decode::Decode>::blank())
+        AnyMark::Binary(Mark::blank())
     }
 
     /// The generation the mark names, if it names one.

@@ -5,7 +5,7 @@ use heapless::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::OutOfRange;
-use crate::words::{Sink, Words, display};
+use crate::words::{Sink, Words, display, nth};
 
 /// A random token that the activator gives each launch (`TICKMARK_LAUNCH`): 1 to 64 bytes of
 /// graphic ASCII.
@@ -82,15 +82,9 @@ display!(Evidence);
 
 impl Words for Evidence {
     fn say(&self, sink: &mut dyn Sink) {
-        let words = match self {
-            Evidence::Launch => "launch token",
-            Evidence::MountNamespaceId => "mount namespace id",
-            Evidence::RootMountId => "root mount id",
-            Evidence::CgroupId => "cgroup id",
-            Evidence::InodeAndStartTime => "mount namespace inode and PID 1 start time",
-            Evidence::BootId => "boot id",
-        };
-        words.say(sink);
+        const KINDS: &str = "launch token\nmount namespace id\nroot mount id\ncgroup id\n\
+            mount namespace inode and PID 1 start time\nboot id";
+        sink.put(nth(KINDS, *self as usize));
     }
 }
 
@@ -216,9 +210,6 @@ impl Generation {
     /// generation. The first evidence that both hold decides alone.
     #[must_use]
     pub fn relation(&self, written: &Generation) -> Relation {
-        const UNIQUE: [Evidence; 3] =
-            [Evidence::MountNamespaceId, Evidence::RootMountId, Evidence::CgroupId];
-
         if let (Some(own), Some(written)) = (&self.boot_id, &written.boot_id)
             && own != written
         {
@@ -228,11 +219,14 @@ impl Generation {
         if self.launch.is_some() {
             return Relation::by(Evidence::Launch, self.launch == written.launch);
         }
-        let (own_ids, written_ids) = (self.unique_ids(), written.unique_ids());
-        for at in 0..UNIQUE.len() {
-            if let (Some(own), Some(written)) = (own_ids[at], written_ids[at]) {
-                return Relation::by(UNIQUE[at], own == written);
-            }
+        if let (Some(own), Some(written)) = (self.mount_namespace_id, written.mount_namespace_id) {
+            return Relation::by(Evidence::MountNamespaceId, own == written);
+        }
+        if let (Some(own), Some(written)) = (self.root_mount_id, written.root_mount_id) {
+            return Relation::by(Evidence::RootMountId, own == written);
+        }
+        if let (Some(own), Some(written)) = (self.cgroup_id, written.cgroup_id) {
+            return Relation::by(Evidence::CgroupId, own == written);
         }
         match (self.formula(), written.formula()) {
             (Some(own), Some(written)) => Relation::by(Evidence::InodeAndStartTime, own == written),

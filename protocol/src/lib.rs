@@ -27,7 +27,7 @@ mod words;
 
 pub use envelope::{FORMAT_VERSION, RECORD_LEN};
 pub use errno::Errno;
-pub use file::{AnyMark, Decoded, Encoding, MarkFile, Record};
+pub use file::{AnyMark, Decoded, Encoding, MarkFile, ReadFile, Record, SlotMark};
 pub use generation::{Evidence, Generation, LaunchToken, Relation};
 pub use records::{
     Attempt, CONSUMER_STATES_MAX, Damage, DecodeError, Expected, Mark, Phase, TopologyReport,
@@ -42,7 +42,7 @@ pub use verdict::{
     Fault, Fold, HeaderFile, Now, Own, Problem, Read, SHOWN_PROBLEMS, SlotObservation, SlotProblem,
     Verdict, VerdictLine, needs_time_namespace, needs_wall_clock,
 };
-pub use words::{Shown, Sink, Words};
+pub use words::{Shown, Sink, Words, nth, say_with};
 
 /// The length of the longest file a reader looks at; what is longer is damaged.
 pub const MAX_FILE_LEN: usize = 4096;

@@ -26,31 +26,11 @@ pub fn stat_start_time(stat: &[u8]) -> Option<u64> {
         }
         rest = after;
     }
-    // Field 3 is the first of the rest.
-    let mut number = 3;
-    loop {
-        fields = fields.trim_ascii_start();
-        let (field, rest) = until(fields, |byte| byte.is_ascii_whitespace());
-        if number == 22 || field.is_empty() {
-            return decimal(field);
-        }
-        fields = rest;
-        number += 1;
+    // Field 3 is the first of the rest; one space lies between two.
+    for _ in 3..22 {
+        fields = until_byte(fields, b' ').1;
     }
-}
-
-/// What stands before the first byte that `ends` a piece, and what follows that byte.
-fn until(bytes: &[u8], ends: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
-    let mut rest = bytes;
-    let mut length = 0;
-    while let [byte, after @ ..] = rest {
-        rest = after;
-        if ends(*byte) {
-            break;
-        }
-        length += 1;
-    }
-    (bytes.get(..length).unwrap_or_default(), rest)
+    decimal(until_byte(fields, b' ').0)
 }
 
 /// The inode in a namespace link such as `mnt:[4026532616]`; `kind` is the part before the
@@ -63,16 +43,17 @@ pub fn namespace_inode(link: &[u8], kind: &str) -> Option<u64> {
 /// `/proc/sys/kernel/random/boot_id`, a UUID in text, as 16 bytes.
 #[must_use]
 pub fn boot_id(text: &[u8]) -> Option<[u8; 16]> {
-    let mut id = 0u128;
+    let mut id = [0; 16];
     let mut digits = 0;
     for &byte in text.trim_ascii() {
         if byte == b'-' {
             continue;
         }
-        id = id << 4 | u128::from(char::from(byte).to_digit(16)?);
+        let place = id.get_mut(digits / 2)?;
+        *place = *place << 4 | char::from(byte).to_digit(16)? as u8;
         digits += 1;
     }
-    (digits == 32).then_some(id.to_be_bytes())
+    (digits == 32).then_some(id)
 }
 
 /// Whether `/proc/self/cgroup` is exactly that of a process at the root of its own cgroup
@@ -80,7 +61,7 @@ pub fn boot_id(text: &[u8]) -> Option<[u8; 16]> {
 /// container's own.
 #[must_use]
 pub fn at_cgroup_root(cgroup: &[u8]) -> bool {
-    cgroup == b"0::/\n" || cgroup == b"0::/"
+    cgroup.strip_suffix(b"\n").unwrap_or(cgroup) == b"0::/"
 }
 
 /// Whether PID 1's cgroup shows that it is outside the container whose process reads
@@ -122,10 +103,20 @@ fn next_cgroup<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
     None
 }
 
-/// What stands before the first `end`, and what follows it.
+/// What stands before the first `end`, and what follows it; all and nothing where there is no `end`.
 #[inline(never)]
-pub(crate) fn until_byte(bytes: &[u8], end: u8) -> (&[u8], &[u8]) {
-    until(bytes, |byte| byte == end)
+#[must_use]
+pub fn until_byte(bytes: &[u8], end: u8) -> (&[u8], &[u8]) {
+    let mut rest = bytes;
+    let mut length = 0;
+    while let [byte, after @ ..] = rest {
+        rest = after;
+        if *byte == end {
+            break;
+        }
+        length += 1;
+    }
+    (bytes.get(..length).unwrap_or_default(), rest)
 }
 
 fn is_under(path: &[u8], above: &[u8]) -> bool {

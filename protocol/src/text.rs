@@ -5,6 +5,7 @@ use core::fmt::Write;
 
 use heapless::String;
 
+use crate::decode::Decode as _;
 use crate::{Expected, Generation, MAX_FILE_LEN, Mark, TopologyUnsafe, UNSUPPORTED_TOPOLOGY};
 
 /// Room for the longest text record.
@@ -13,8 +14,9 @@ pub const TEXT_MAX: usize = 384;
 /// What a text mark says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextMark {
-    /// Seconds since 1970, for people.
-    pub wall_s: u64,
+    /// Year, month, day, hour, minute and second in UTC. Only for people, so that nothing is reckoned
+    /// from them before somebody asks.
+    civil: [u16; 6],
     /// The writer's process id.
     pub pid: u32,
     /// The slot.
@@ -25,7 +27,20 @@ pub struct TextMark {
 
 impl TextMark {
     /// What a line is read into.
-    pub(crate) const BLANK: TextMark = TextMark { wall_s: 0, pid: 0, slot: 0, generation: None };
+    #[inline(never)]
+    pub(crate) fn blank() -> TextMark {
+        TextMark { civil: [0; 6], pid: 0, slot: 0, generation: None }
+    }
+
+    /// Seconds since 1970, for people.
+    #[must_use]
+    pub fn wall_s(&self) -> u64 {
+        let [year, month, day, hour, minute, second] = self.civil.map(u64::from);
+        // Days from a civil date, counting years from 1 March so that the leap day comes last.
+        let (y, m) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
+        let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1;
+        (days - 719_468) * 86_400 + hour * 3600 + minute * 60 + second
+    }
 }
 
 /// `expected`: the number alone, without a line end.
@@ -76,7 +91,7 @@ pub fn encode_unsafe(record: &TopologyUnsafe) -> String<TEXT_MAX> {
 
 /// Decimal with an optional sign and white space around it. What is below zero reads as 0,
 /// what is too large for the field as its maximum: both are refused by the verdict.
-pub(crate) fn parse_expected(bytes: &[u8]) -> Option<Expected> {
+pub(crate) fn parse_expected(bytes: &[u8]) -> Option<u32> {
     // What follows in a longer file may be more digits.
     if bytes.len() >= MAX_FILE_LEN {
         return None;
@@ -93,26 +108,17 @@ pub(crate) fn parse_expected(bytes: &[u8]) -> Option<Expected> {
         }
         processes = processes.saturating_mul(10).saturating_add(u32::from(digit - b'0'));
     }
-    (!digits.is_empty()).then_some(Expected { processes: if negative { 0 } else { processes } })
+    (!digits.is_empty()).then_some(if negative { 0 } else { processes })
 }
 
 #[inline(never)]
-fn parse_formula(bytes: &[u8]) -> Option<(u64, u64)> {
+pub(crate) fn parse_formula(bytes: &[u8]) -> Option<(u64, u64)> {
     let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let rest = bytes.strip_prefix(b"mnt:[")?;
     let (inode, rest) = rest.split_at_checked(rest.iter().position(|&b| b == b']')?)?;
     let inode = decimal(inode)?;
     let start = decimal(rest.strip_prefix(b"]:")?)?;
     Some((inode, start))
-}
-
-pub(crate) fn parse_generation(bytes: &[u8]) -> Option<Generation> {
-    let (inode, start) = parse_formula(bytes)?;
-    Some(Generation {
-        mount_namespace_inode: Some(inode),
-        pid1_start_time: Some(start),
-        ..Generation::empty()
-    })
 }
 
 pub(crate) fn parse_unsafe(bytes: &[u8]) -> Option<TopologyUnsafe> {
@@ -126,7 +132,7 @@ pub(crate) fn parse_unsafe(bytes: &[u8]) -> Option<TopologyUnsafe> {
 pub(crate) fn parse_mark(bytes: &[u8], mark: &mut TextMark) -> Option<()> {
     let line = bytes.strip_suffix(b"\n")?;
     let (time, line) = line.split_at_checked(20)?;
-    mark.wall_s = parse_time(time)?;
+    parse_time(time, &mut mark.civil)?;
     let line = number_after(line, b" pid=", &mut mark.pid)?;
     let line = number_after(line, b" slot=", &mut mark.slot)?;
     if !line.is_empty() {
@@ -135,10 +141,7 @@ pub(crate) fn parse_mark(bytes: &[u8], mark: &mut TextMark) -> Option<()> {
         if generation.ends_with(b"\n") {
             return None;
         }
-        let (inode, start) = parse_formula(generation)?;
-        let generation = mark.generation.insert(Generation::empty());
-        generation.mount_namespace_inode = Some(inode);
-        generation.pid1_start_time = Some(start);
+        mark.generation.insert(Generation::empty()).parse(generation)?;
     }
     Some(())
 }
@@ -169,9 +172,9 @@ pub fn decimal(bytes: &[u8]) -> Option<u64> {
     Some(value)
 }
 
-fn parse_time(text: &[u8]) -> Option<u64> {
+fn parse_time(text: &[u8], civil: &mut [u16; 6]) -> Option<()> {
     /// Where each number begins, what ends it, and its least and greatest value.
-    const PARTS: [(u8, u8, u8, u64, u64); 6] = [
+    const PARTS: [(u8, u8, u8, u16, u16); 6] = [
         (0, 4, b'-', 1970, 9999),
         (5, 7, b'-', 1, 12),
         (8, 10, b'T', 1, 31),
@@ -179,21 +182,17 @@ fn parse_time(text: &[u8]) -> Option<u64> {
         (14, 16, b':', 0, 59),
         (17, 19, b'Z', 0, 60),
     ];
-    let mut numbers = [0; 6];
-    for ((from, to, end, least, most), number) in PARTS.into_iter().zip(&mut numbers) {
-        *number = decimal(text.get(usize::from(from)..usize::from(to))?)?;
-        if text.get(usize::from(to)) != Some(&end) || *number < least || *number > most {
+    for ((from, to, end, least, most), place) in PARTS.iter().zip(civil) {
+        let number = decimal(text.get(usize::from(*from)..usize::from(*to))?)? as u16;
+        if text.get(usize::from(*to)) != Some(end) || number < *least || number > *most {
             return None;
         }
+        *place = number;
     }
-    let [year, month, day, hour, minute, second] = numbers;
-    // Days from a civil date, counting years from 1 March so that the leap day comes last.
-    let (y, m) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
-    let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1;
-    Some((days - 719_468) * 86_400 + hour * 3600 + minute * 60 + second)
+    Some(())
 }
 
-/// Year, month, day, hour, minute and second of a UTC time, the inverse of [`parse_time`].
+/// Year, month, day, hour, minute and second of a UTC time, the inverse of [`TextMark::wall_s`].
 fn civil(unix_s: u64) -> (u64, u64, u64, u64, u64, u64) {
     let (days, rest) = (unix_s / 86_400 + 719_468, unix_s % 86_400);
     let era = days / 146_097;

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::{Sink, Words, display, say_with};
+use crate::words::{Sink, Words, display, nth, say_with};
 use crate::{Encoding, Errno, Generation};
 
 /// The verdict of a proven unsafe topology, whoever proved it.
@@ -80,12 +80,11 @@ impl Words for Detail {
                 say_with("PID 1 is in mnt:[%], this process in mnt:[%]", &[pid1, own], sink);
             }
             Detail::Mounts(witness) => {
-                let witness = match witness {
-                    Witness::WholeNamespace => "this process sees every mount of its namespace",
-                    Witness::Cgroup => "PID 1's cgroup is outside this container's",
-                    Witness::InitialPidNamespace => "this is the node's PID namespace",
-                };
-                say_with("PID 1 and this process share no mount, and %", &[&witness], sink);
+                const WITNESSES: &str = "this process sees every mount of its namespace\n\
+                    PID 1's cgroup is outside this container's\n\
+                    this is the node's PID namespace";
+                "PID 1 and this process share no mount, and ".say(sink);
+                sink.put(nth(WITNESSES, *witness as usize));
             }
         }
     }
@@ -110,15 +109,9 @@ pub enum State {
 
 impl Words for State {
     fn say(&self, sink: &mut dyn Sink) {
-        let words = match self {
-            State::Verified => "verified",
-            State::VerifiedByUniqueId => "verified by unique id",
-            State::Unsafe => "unsafe",
-            State::Unverifiable => "unverifiable",
-            State::Unavailable => "unavailable",
-            State::NonLinux => "non-Linux",
-        };
-        words.say(sink);
+        const STATES: &str =
+            "verified\nverified by unique id\nunsafe\nunverifiable\nunavailable\nnon-Linux";
+        sink.put(nth(STATES, *self as usize));
     }
 }
 

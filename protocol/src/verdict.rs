@@ -33,7 +33,7 @@ impl Words for Fault {
             Fault::NotRegular => "unreadable (not a regular file)".say(sink),
             Fault::Decode(DecodeError::Damaged(_)) => "unreadable (damaged)".say(sink),
             Fault::Decode(DecodeError::Newer(version)) => {
-                let version = u32::from(*version);
+                let version = u64::from(*version);
                 say_with("written by a newer tickmark (format %)", &[&version], sink);
             }
         }
@@ -49,6 +49,17 @@ pub enum Read<T> {
     Failed(Fault),
     /// Its record.
     Found(T),
+}
+
+impl<T> Read<T> {
+    /// What a file gave that could not be read.
+    #[must_use]
+    pub fn failed(fault: Fault) -> Read<T> {
+        match fault {
+            Fault::Errno(Errno::NOT_FOUND) => Read::Absent,
+            fault => Read::Failed(fault),
+        }
+    }
 }
 
 /// What the judging process knows of itself. The caller may collect it lazily: what no record
@@ -127,22 +138,21 @@ pub enum Problem {
         /// The mark's age.
         age_s: u64,
         /// The maximum.
-        max_s: u32,
+        max_s: u64,
     },
 }
 
 impl Words for Problem {
     fn say(&self, sink: &mut dyn Sink) {
-        match self {
-            Problem::Missing => "missing".say(sink),
-            Problem::Fault(fault) => fault.say(sink),
-            Problem::PreviousContainer => "belongs to a previous container".say(sink),
-            Problem::Future(None) => "from the future".say(sink),
-            Problem::Future(Some(seconds)) => say_with("from the future %s", &[seconds], sink),
-            Problem::Stale { age_s, max_s } => {
-                say_with("stale %s > %s", &[age_s, max_s], sink);
-            }
-        }
+        let (text, first, second) = match self {
+            Problem::Missing => ("missing", 0, 0),
+            Problem::Fault(fault) => return fault.say(sink),
+            Problem::PreviousContainer => ("belongs to a previous container", 0, 0),
+            Problem::Future(None) => ("from the future", 0, 0),
+            Problem::Future(Some(seconds)) => ("from the future %s", *seconds, 0),
+            Problem::Stale { age_s, max_s } => ("stale %s > %s", *age_s, *max_s),
+        };
+        say_with(text, &[&first, &second], sink);
     }
 }
 
@@ -219,53 +229,50 @@ pub struct VerdictLine<'a> {
 
 impl Words for VerdictLine<'_> {
     fn say(&self, sink: &mut dyn Sink) {
-        let dir = Shown(self.dir);
-        match self.verdict {
+        let dir: &dyn Words = &Shown(self.dir);
+        let (text, number) = match self.verdict {
             Verdict::Healthy(count) => {
-                say_with("% process(es) healthy", &[&count.get()], sink);
+                return say_with("% process(es) healthy", &[&u64::from(count.get())], sink);
             }
-            Verdict::UnsafeTopology => UNSUPPORTED_TOPOLOGY.say(sink),
-            Verdict::NotStarted => say_with(
+            Verdict::UnsafeTopology => (UNSUPPORTED_TOPOLOGY, 0),
+            Verdict::NotStarted => (
                 "no %/expected: worker has not started yet (is tickmark started before the consumers?)",
-                &[&dir],
-                sink,
+                0,
             ),
             Verdict::HeaderFault(file, fault) => {
-                say_with("%/% %", &[&dir, &file.name(), fault], sink);
+                return say_with("%/% %", &[dir, &file.name(), fault], sink);
             }
-            Verdict::TooManySlots(count) => say_with(
-                "%/expected declares % slots, more than %",
-                &[&dir, count, &MAX_SLOTS],
-                sink,
-            ),
+            Verdict::TooManySlots(count) => ("%/expected declares % slots, more than 4096", *count),
             Verdict::PreviousContainer => {
-                "heartbeat belongs to a previous container: worker has not started yet".say(sink);
+                ("heartbeat belongs to a previous container: worker has not started yet", 0)
             }
             Verdict::Slots(problems, more) => {
-                let mut separator = "worker-";
+                let mut separator = "worker-% %";
                 for SlotProblem { slot, problem } in problems {
-                    say_with("%% %", &[&separator, &slot.get(), problem], sink);
-                    separator = "; worker-";
+                    say_with(separator, &[&u64::from(slot.get()), problem], sink);
+                    separator = "; worker-% %";
                 }
-                if *more > 0 {
-                    say_with("; … and % more", &[more], sink);
+                if *more == 0 {
+                    return;
                 }
+                return say_with("; … and % more", &[&u64::from(*more)], sink);
             }
-        }
+        };
+        say_with(text, &[dir, &u64::from(number)], sink);
     }
 }
+
+/// As [`VerdictLine`] says it.
+const _: () = assert!(MAX_SLOTS == 4096);
 
 /// A verdict in the making. First the header, then each declared slot from 0, then the end.
 #[derive(Debug)]
 pub struct Fold {
     max_age: MaxAge,
-    state: Folding,
-}
-
-#[derive(Debug)]
-enum Folding {
-    Decided(Verdict),
-    Slots { declared: SlotCount, seen: u32, problems: Vec<SlotProblem, SHOWN_PROBLEMS>, more: u32 },
+    /// None where the verdict stands.
+    declared: Option<SlotCount>,
+    seen: u32,
+    verdict: Verdict,
 }
 
 impl Fold {
@@ -279,61 +286,64 @@ impl Fold {
         generation: &Read<Decoded<Generation>>,
         max_age: MaxAge,
     ) -> Fold {
-        let state = match decide_header(own, unsafe_published, expected, generation) {
-            Ok(declared) => Folding::Slots { declared, seen: 0, problems: Vec::new(), more: 0 },
-            Err(verdict) => Folding::Decided(verdict),
+        let (declared, verdict) = match decide_header(own, unsafe_published, expected, generation) {
+            Ok(declared) => (Some(declared), Verdict::Slots(Vec::new(), 0)),
+            Err(verdict) => (None, verdict),
         };
-        Fold { max_age, state }
+        Fold { max_age, declared, seen: 0, verdict }
     }
 
     /// How many slots are still to be observed; `None` where the header decided.
     #[must_use]
     pub fn declared(&self) -> Option<SlotCount> {
-        match self.state {
-            Folding::Slots { declared, .. } => Some(declared),
-            Folding::Decided(_) => None,
-        }
+        self.declared
     }
 
     /// Step 4 for the next slot. Returns what is wrong with it. Slots beyond the declared
     /// count are ignored.
+    #[inline(never)]
     pub fn slot(&mut self, own: &Own, observation: &SlotObservation) -> Option<Problem> {
-        let Folding::Slots { declared, seen, problems, more } = &mut self.state else {
+        if self.seen >= self.declared?.get() {
             return None;
-        };
-        let slot = Slot::new(*seen).ok().filter(|&slot| declared.contains(slot))?;
+        }
         if let Read::Found(AnyMark::Text(_)) = observation.mark
             && own.pid1.is_elsewhere()
         {
-            self.state = Folding::Decided(Verdict::UnsafeTopology);
+            self.declared = None;
+            self.verdict = Verdict::UnsafeTopology;
             return None;
         }
-        *seen += 1;
-        let problem = slot_problem(own, observation, self.max_age)?;
-        if problems.push(SlotProblem { slot, problem }).is_err() {
+        let problem = slot_problem(own, observation, self.max_age);
+        self.count(problem);
+        problem
+    }
+
+    /// The next slot has that problem, or none.
+    fn count(&mut self, problem: Option<Problem>) {
+        if let (Ok(slot), Some(problem), Verdict::Slots(problems, more)) =
+            (Slot::new(self.seen), problem, &mut self.verdict)
+            && problems.push(SlotProblem { slot, problem }).is_err()
+        {
             *more += 1;
         }
-        Some(problem)
+        self.seen += 1;
     }
 
     /// The verdict. A declared slot that was never observed counts as missing.
+    #[inline(never)]
     #[must_use]
-    pub fn finish(self) -> Verdict {
-        match self.state {
-            Folding::Decided(verdict) => verdict,
-            Folding::Slots { declared, seen, mut problems, mut more } => {
-                for slot in declared.slots().skip(seen as usize) {
-                    if problems.push(SlotProblem { slot, problem: Problem::Missing }).is_err() {
-                        more += 1;
-                    }
-                }
-                if problems.is_empty() {
-                    Verdict::Healthy(declared)
-                } else {
-                    Verdict::Slots(problems, more)
-                }
+    pub fn finish(mut self) -> Verdict {
+        if let Some(declared) = self.declared {
+            while self.seen < declared.get() {
+                self.count(Some(Problem::Missing));
+            }
+            if let Verdict::Slots(problems, _) = &self.verdict
+                && problems.is_empty()
+            {
+                self.verdict = Verdict::Healthy(declared);
             }
         }
+        self.verdict
     }
 }
 
@@ -434,7 +444,7 @@ fn slot_problem(own: &Own, observation: &SlotObservation, max_age: MaxAge) -> Op
 /// Whether the mark's monotonic clock can be this process's. Asked before that clock is looked
 /// at: after a reboot it passes the value of an old mark once more, and would call it fresh.
 fn same_boot(own: &Own, mark: &Mark) -> bool {
-    match (own.generation.boot_id, mark.generation.as_ref().and_then(|g| g.boot_id)) {
+    match (&own.generation.boot_id, mark.generation.as_ref().and_then(|g| g.boot_id.as_ref())) {
         (Some(own), Some(written)) => own == written,
         _ => true,
     }
@@ -461,5 +471,5 @@ fn mtime_problem(observation: &SlotObservation, max_age: MaxAge) -> Option<Probl
 
 fn stale(age_ns: u64, max_age: MaxAge) -> Problem {
     // Rounded up, so that the line never reads `stale 45s > 45s`.
-    Problem::Stale { age_s: age_ns.div_ceil(1_000_000_000), max_s: max_age.as_secs() }
+    Problem::Stale { age_s: age_ns.div_ceil(1_000_000_000), max_s: max_age.as_secs().into() }
 }

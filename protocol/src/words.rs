@@ -60,6 +60,18 @@ impl Words for bool {
     }
 }
 
+/// One of the words in `list`, which stand one to a line: where something is one of several words, a
+/// table of them is a pointer and a length for each.
+#[inline(never)]
+#[must_use]
+pub fn nth(list: &'static str, index: usize) -> &'static [u8] {
+    let mut rest = list.as_bytes();
+    for _ in 0..index {
+        rest = until_byte(rest, b'\n').1;
+    }
+    until_byte(rest, b'\n').0
+}
+
 /// A path or another text of unknown bytes: what is not printable ASCII is shown as `?`, so
 /// that a line stays one line and JSON stays JSON.
 #[derive(Debug, Clone, Copy)]
@@ -74,12 +86,15 @@ impl Words for Shown<'_> {
 }
 
 /// Says `text` with each `%` replaced by the next of `parts`: one constant, where every piece of a
-/// sentence would be one of its own and a place in `parts`.
+/// sentence would be one of its own and a place in `parts`. Parts without a `%` are not said.
 #[inline(never)]
-pub(crate) fn say_with(text: &str, parts: &[&dyn Words], sink: &mut dyn Sink) {
+pub fn say_with(text: &str, parts: &[&dyn Words], sink: &mut dyn Sink) {
     let mut rest = text.as_bytes();
     for part in parts {
         let (piece, after) = until_byte(rest, b'%');
+        if piece.len() == rest.len() {
+            break;
+        }
         sink.put(piece);
         part.say(sink);
         rest = after;

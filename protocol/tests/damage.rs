@@ -279,7 +279,7 @@ fn a_flipped_bit_in_a_text_mark_is_damaged_or_in_what_only_people_read() {
             Ok(AnyMark::Text(mark)) => {
                 assert_eq!(mark.slot, whole.slot);
                 // Text has no checksum: what it cannot detect must be harmless.
-                let harmless = (mark.wall_s, mark.pid) != (whole.wall_s, whole.pid);
+                let harmless = (mark.wall_s(), mark.pid) != (whole.wall_s(), whole.pid);
                 assert!(harmless != (mark.generation != whole.generation), "bit {bit}: {mark:?}");
             }
             other => panic!("bit {bit} reads as {other:?}"),

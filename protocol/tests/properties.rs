@@ -159,7 +159,7 @@ proptest! {
         let slot = Slot::new(mark.slot).expect("below 4096");
         match MarkFile::decode(slot, encode_mark(&mark).as_bytes()) {
             Ok(AnyMark::Text(read)) => {
-                prop_assert_eq!((read.wall_s, read.pid, read.slot), (wall_s, mark.pid, mark.slot));
+                prop_assert_eq!((read.wall_s(), read.pid, read.slot), (wall_s, mark.pid, mark.slot));
                 prop_assert_eq!(read.generation, Some(generation));
             }
             other => prop_assert!(false, "{:?}", other),

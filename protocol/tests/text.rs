@@ -62,7 +62,7 @@ fn what_is_written_is_read() {
     let Ok(AnyMark::Text(mark)) = MarkFile::decode(slot(1), text.as_bytes()) else {
         panic!("not a text mark")
     };
-    assert_eq!((mark.wall_s, mark.pid, mark.slot), (examples::WALL_MS / 1000, 7, 1));
+    assert_eq!((mark.wall_s(), mark.pid, mark.slot), (examples::WALL_MS / 1000, 7, 1));
     assert_eq!(mark.generation, Some(generation));
 
     let text = encode_unsafe(&examples::topology_unsafe());
@@ -97,7 +97,7 @@ fn dates() {
         let Ok(AnyMark::Text(mark)) = MarkFile::decode(slot(1), text.as_bytes()) else {
             panic!("{date} does not parse")
         };
-        assert_eq!(mark.wall_s, unix_s);
+        assert_eq!(mark.wall_s(), unix_s);
     }
 }
 

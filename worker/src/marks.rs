@@ -11,13 +11,13 @@ use rustix::fs::{
 };
 use rustix::io::{Errno as SysErrno, pread, pwrite, write};
 use tickmark_protocol::{
-    AnyMark, Attempt, DecodeError, Decoded, Encoding, Errno, Expected, Fault, Generation,
-    MAX_FILE_LEN, Mark, MarkFile, Phase, Read, Record, Slot, SlotCount, TopologyReport,
-    TopologyUnsafe, encode_expected, encode_generation, encode_mark, encode_unsafe,
+    Attempt, DecodeError, Decoded, Encoding, Errno, Expected, Fault, Generation, MAX_FILE_LEN,
+    Mark, MarkFile, Phase, Read, ReadFile, Record, Slot, SlotCount, TopologyReport, TopologyUnsafe,
+    encode_expected, encode_generation, encode_mark, encode_unsafe,
 };
 
 use crate::clock;
-use crate::procfs::{Dispose, errno, open_in, time_namespace};
+use crate::procfs::{Dispose, errno, open_in, read_some, time_namespace};
 
 /// A damaged file is read again so often: a write in place can be seen half done.
 const REREADS: usize = 2;
@@ -108,13 +108,13 @@ pub struct Directory {
     fd: OwnedFd,
 }
 
-/// A mark, and the modification time of its file in nanoseconds since 1970 (0 without one).
-#[derive(Debug)]
-pub struct MarkRead {
-    /// The mark.
-    pub mark: Read<AnyMark>,
-    /// Its file's mtime.
-    pub mtime_ns: i64,
+/// A record that is not read in place.
+struct Reading<R>(Option<Decoded<R>>);
+
+impl<R: Record> ReadFile for Reading<R> {
+    fn decode_into(&mut self, bytes: &[u8]) -> Result<Encoding, DecodeError> {
+        Ok(self.0.insert(R::decode(bytes)?).encoding)
+    }
 }
 
 impl Directory {
@@ -136,50 +136,31 @@ impl Directory {
     }
 
     /// Reads a record, again where it is damaged.
-    pub fn read<R: Record>(&self, name: FileName, dispose: Dispose<'_>) -> Read<Decoded<R>> {
-        let mut read = Read::Absent;
-        let mut decode = |bytes: &[u8]| {
-            read = Read::Found(R::decode(bytes)?);
-            Ok(())
-        };
-        match self.read_decoded(name, &mut decode, dispose).0 {
-            None | Some(Fault::Errno(Errno::NOT_FOUND)) => read,
-            Some(fault) => Read::Failed(fault),
+    pub fn read<R: Record>(&self, name: FileName, mut dispose: Dispose<'_>) -> Read<Decoded<R>> {
+        let mut reading = Reading(None);
+        match self.read_into(name, &mut reading, &mut dispose) {
+            Ok(_) => reading.0.map_or(Read::Absent, Read::Found),
+            Err(fault) => Read::failed(fault),
         }
     }
 
-    /// Reads a slot's mark, again where it is damaged.
-    pub fn read_mark(&self, slot: Slot, dispose: Dispose<'_>) -> MarkRead {
-        let mut mark = AnyMark::blank();
-        let mut decode = |bytes: &[u8]| MarkFile::decode_into(slot, bytes, &mut mark);
-        let (fault, mtime_ns) = self.read_decoded(FileName::Mark(slot), &mut decode, dispose);
-        let mark = match fault {
-            None => Read::Found(mark),
-            Some(Fault::Errno(Errno::NOT_FOUND)) => Read::Absent,
-            Some(fault) => Read::Failed(fault),
-        };
-        MarkRead { mark, mtime_ns }
-    }
-
-    /// Gives what was read to `decode`, once for all kinds of records: a copy of this loop for each
-    /// is what the probe has no room for.
-    fn read_decoded(
+    /// Reads a file into `record`, again where it is damaged, and gives its encoding and its mtime in
+    /// nanoseconds since 1970. Once for all kinds of records: a copy of this loop for each is what the
+    /// probe has no room for.
+    pub(crate) fn read_into(
         &self,
         name: FileName,
-        decode: &mut dyn FnMut(&[u8]) -> Result<(), DecodeError>,
-        dispose: Dispose<'_>,
-    ) -> (Option<Fault>, i64) {
+        record: &mut dyn ReadFile,
+        dispose: &mut Dispose<'_>,
+    ) -> Result<(Encoding, i64), Fault> {
         let mut buffer = [0; MAX_FILE_LEN];
         let mut rereads = 0;
         loop {
-            let (bytes, mtime_ns) = match self.read_bytes(name, &mut buffer, dispose) {
-                Ok(read) => read,
-                Err(fault) => return (Some(fault), 0),
-            };
-            match decode(bytes) {
-                Ok(()) => return (None, mtime_ns),
+            let (bytes, mtime_ns) = self.read_bytes(name, &mut buffer, dispose)?;
+            match record.decode_into(bytes) {
+                Ok(encoding) => return Ok((encoding, mtime_ns)),
                 Err(DecodeError::Damaged(_)) if rereads < REREADS => rereads += 1,
-                Err(error) => return (Some(Fault::Decode(error)), mtime_ns),
+                Err(error) => return Err(Fault::Decode(error)),
             }
         }
     }
@@ -188,32 +169,27 @@ impl Directory {
         &self,
         name: FileName,
         buffer: &'b mut [u8; MAX_FILE_LEN],
-        dispose: Dispose<'_>,
+        dispose: &mut Dispose<'_>,
     ) -> Result<(&'b [u8], i64), Fault> {
         let name = name.bytes();
         let file = open_in(self.fd.as_fd(), name.as_c_str(), OFlags::NOFOLLOW, dispose)
             .map_err(Fault::Errno)?;
-        let read = read_regular(&file, buffer);
+        let read = read_regular(file.as_fd(), buffer);
         dispose(Some(file));
         read
     }
 }
 
 fn read_regular<'b>(
-    file: &OwnedFd,
+    file: BorrowedFd<'_>,
     buffer: &'b mut [u8; MAX_FILE_LEN],
 ) -> Result<(&'b [u8], i64), Fault> {
     let stat = fstat(file).map_err(|error| Fault::Errno(errno(error)))?;
     if !is_regular(&stat) {
         return Err(Fault::NotRegular);
     }
-    loop {
-        match pread(file, &mut buffer[..], 0) {
-            Ok(length) => return Ok((buffer.get(..length).unwrap_or_default(), mtime_ns(&stat))),
-            Err(SysErrno::INTR) => {}
-            Err(error) => return Err(Fault::Errno(errno(error))),
-        }
-    }
+    let bytes = read_some(file, buffer).map_err(Fault::Errno)?;
+    Ok((bytes, mtime_ns(&stat)))
 }
 
 fn is_regular(stat: &Stat) -> bool {
@@ -226,7 +202,8 @@ fn is_regular(stat: &Stat) -> bool {
     reason = "field types differ by architecture"
 )]
 fn mtime_ns(stat: &Stat) -> i64 {
-    (stat.st_mtime as i64).saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as i64)
+    // Years 1970 to 2255: what lies outside is as far from now as its ends are, and fits.
+    (stat.st_mtime as i64).clamp(0, 9_000_000_000) * 1_000_000_000 + stat.st_mtime_nsec as i64
 }
 
 fn open_directory(path: &CStr) -> Result<OwnedFd, SysErrno> {

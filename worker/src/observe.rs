@@ -3,8 +3,8 @@
 //! judge it.
 
 use tickmark_protocol::{
-    AnyMark, Decoded, Detail, Encoding, Errno, Expected, Fault, Fold, Generation, Now, Own, Pid1,
-    Problem, Read, Slot, SlotObservation, TopologyUnsafe, Verdict, needs_time_namespace,
+    AnyMark, Decoded, Detail, Encoding, Expected, Fault, Fold, Generation, Now, Own, Pid1, Problem,
+    Read, ReadFile, Slot, SlotMark, SlotObservation, TopologyUnsafe, Verdict, needs_time_namespace,
     needs_wall_clock,
 };
 
@@ -52,56 +52,43 @@ pub fn judge_with(
 ) -> Verdict {
     let max_age = settings.max_age.value;
     let directory = Directory::open(settings.dir.value);
-    let (unsafe_published, expected) = match &directory {
+    let mut unsafe_published = false;
+    let mut expected =
+        Read::Found(Decoded { record: Expected { processes: 0 }, encoding: Encoding::Binary });
+    let mut generation =
+        Read::Found(Decoded { record: Generation::empty(), encoding: Encoding::Binary });
+    match &directory {
         Ok(directory) => {
-            let unsafe_published = directory.exists(FileName::TopologyUnsafe);
-            (unsafe_published, directory.read(FileName::Expected, evidence.dispose()))
+            unsafe_published = directory.exists(FileName::TopologyUnsafe);
+            read_into(directory, FileName::Expected, &mut expected, evidence);
+            read_into(directory, FileName::Generation, &mut generation, evidence);
         }
-        Err(Errno::NOT_FOUND) => (false, Read::Absent),
-        Err(errno) => (false, Read::Failed(Fault::Errno(*errno))),
-    };
-    let generation: Read<Decoded<Generation>> = match &directory {
-        Ok(directory) => directory.read(FileName::Generation, evidence.dispose()),
-        Err(_) => Read::Absent,
-    };
+        Err(errno) => {
+            expected = Read::failed(Fault::Errno(*errno));
+            generation = Read::Absent;
+        }
+    }
     read_evidence_for(settings, evidence, &expected, &generation);
     see(Seen::Header { unsafe_published, expected: &expected, generation: &generation });
 
-    let mut own = own_for(settings, evidence);
+    let mut own = Own {
+        generation: Generation::empty(),
+        pid1: Pid1::Unknown(Detail::None),
+        strict: settings.strict.value,
+        text: settings.format.value == Encoding::Text,
+    };
+    learn(&mut own, evidence);
     let mut fold = Fold::header(&own, unsafe_published, &expected, &generation, max_age);
-    let mut namespace = None;
     if let (Some(declared), Ok(directory)) = (fold.declared(), &directory) {
-        let mut monotonic = (clocks.monotonic_ns)();
+        let mut sight = Sight { clocks, monotonic_ns: (clocks.monotonic_ns)(), namespace: None };
         for slot in declared.slots() {
-            let read = directory.read_mark(slot, evidence.dispose());
             let mut observation = SlotObservation {
-                mark: read.mark,
-                mtime_ns: read.mtime_ns,
-                now: Now { monotonic_ns: monotonic, realtime_ns: 0 },
+                mark: Read::Found(AnyMark::blank()),
+                mtime_ns: 0,
+                now: Now { monotonic_ns: 0, realtime_ns: 0 },
                 time_namespace: 0,
             };
-            if let Read::Found(mark) = &observation.mark {
-                evidence.read_for(mark.generation(), mark.encoding());
-                own = own_for(settings, evidence);
-                let wall_clock = match mark {
-                    AnyMark::Text(_) => true,
-                    AnyMark::Binary(mark) => {
-                        if mark.monotonic_ns > monotonic {
-                            // Left after the clock was last read.
-                            monotonic = (clocks.monotonic_ns)();
-                            observation.now.monotonic_ns = monotonic;
-                        }
-                        if needs_time_namespace(mark, observation.now, max_age) {
-                            observation.time_namespace =
-                                *namespace.get_or_insert_with(time_namespace);
-                        }
-                        needs_wall_clock(&own, mark, observation.now, max_age)
-                    }
-                };
-                if wall_clock {
-                    observation.now.realtime_ns = (clocks.realtime_ns)();
-                }
-            }
+            sight.observe(directory, slot, settings, evidence, &mut own, &mut observation);
             let problem = fold.slot(&own, &observation);
             see(Seen::Slot { slot, observation: &observation, problem });
         }
@@ -110,6 +97,70 @@ pub fn judge_with(
         (evidence.dispose())(Some(directory.into_fd()));
     }
     fold.finish()
+}
+
+/// Reads into the record that `read` holds.
+fn read_into<R: ReadFile>(
+    directory: &Directory,
+    name: FileName,
+    read: &mut Read<Decoded<R>>,
+    evidence: &mut Evidence<'_>,
+) {
+    if let Read::Found(found) = read {
+        match directory.read_into(name, &mut found.record, evidence.dispose()) {
+            Ok((encoding, _)) => found.encoding = encoding,
+            Err(fault) => *read = Read::failed(fault),
+        }
+    }
+}
+
+/// The clocks, and what of this process's time is read at most once.
+struct Sight {
+    clocks: Clocks,
+    /// As it was last read; a healthy verdict reads it once.
+    monotonic_ns: u64,
+    namespace: Option<u64>,
+}
+
+impl Sight {
+    /// Reads one slot's mark and all that it can be judged by.
+    #[inline(never)]
+    fn observe(
+        &mut self,
+        directory: &Directory,
+        slot: Slot,
+        settings: &Settings<'_>,
+        evidence: &mut Evidence<'_>,
+        own: &mut Own,
+        observation: &mut SlotObservation,
+    ) {
+        observation.now.monotonic_ns = self.monotonic_ns;
+        let Read::Found(mark) = &mut observation.mark else { return };
+        let mut reading = SlotMark { slot, mark };
+        match directory.read_into(FileName::Mark(slot), &mut reading, evidence.dispose()) {
+            Ok((_, mtime_ns)) => observation.mtime_ns = mtime_ns,
+            Err(fault) => {
+                observation.mark = Read::failed(fault);
+                return;
+            }
+        }
+        evidence.read_for(mark.generation(), mark.encoding());
+        learn(own, evidence);
+        if let AnyMark::Binary(mark) = mark {
+            if mark.monotonic_ns > self.monotonic_ns {
+                // Left after the clock was last read.
+                self.monotonic_ns = (self.clocks.monotonic_ns)();
+                observation.now.monotonic_ns = self.monotonic_ns;
+            }
+            let max_age = settings.max_age.value;
+            if needs_time_namespace(mark, observation.now, max_age) {
+                observation.time_namespace = *self.namespace.get_or_insert_with(time_namespace);
+            } else if !needs_wall_clock(own, mark, observation.now, max_age) {
+                return;
+            }
+        }
+        observation.now.realtime_ns = (self.clocks.realtime_ns)();
+    }
 }
 
 fn read_evidence_for(
@@ -131,14 +182,11 @@ fn read_evidence_for(
     }
 }
 
+/// Takes over what has been read by now.
 #[inline(never)]
-fn own_for(settings: &Settings<'_>, evidence: &Evidence<'_>) -> Own {
-    Own {
-        generation: evidence.held().clone(),
-        pid1: evidence.known_pid1().unwrap_or(Pid1::Unknown(Detail::None)),
-        strict: settings.strict.value,
-        text: settings.format.value == Encoding::Text,
-    }
+fn learn(own: &mut Own, evidence: &Evidence<'_>) {
+    own.generation = evidence.held().clone();
+    own.pid1 = evidence.known_pid1().unwrap_or(Pid1::Unknown(Detail::None));
 }
 
 /// The record in `topology-unsafe`, for those who explain a verdict.

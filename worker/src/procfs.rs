@@ -130,8 +130,10 @@ impl<'d> Evidence<'d> {
     #[inline(never)]
     #[must_use]
     pub fn new(launch: Option<LaunchToken>, dispose: Dispose<'d>) -> Evidence<'d> {
-        let launch = launch.filter(|_| visible(Piece::Launch).is_ok());
-        let held = Generation { launch, ..Generation::empty() };
+        let mut held = Generation::empty();
+        if visible(Piece::Launch).is_ok() {
+            held.launch = launch;
+        }
         Evidence { dispose, asked: 0, pid1: None, missing: Detail::None, held }
     }
 
@@ -150,14 +152,20 @@ impl<'d> Evidence<'d> {
     }
 
     /// The disposer, for files that are not evidence.
-    pub(crate) fn dispose(&mut self) -> Dispose<'_> {
-        self.dispose
+    pub(crate) fn dispose(&mut self) -> &mut Dispose<'d> {
+        &mut self.dispose
     }
 
     /// What has been read so far.
     #[must_use]
     pub fn held(&self) -> &Generation {
         &self.held
+    }
+
+    /// The same, where nothing more is read.
+    #[must_use]
+    pub fn into_held(self) -> Generation {
+        self.held
     }
 
     /// Where PID 1 is, if that was read.
@@ -175,7 +183,7 @@ impl<'d> Evidence<'d> {
         }
         let launched = self.held.launch.is_some();
         let Some(written) = written else {
-            if !launched && !self.read_unique([true; 3]) {
+            if !launched && !self.read_unique(None) {
                 self.read_formula();
             }
             return;
@@ -183,11 +191,11 @@ impl<'d> Evidence<'d> {
         if written.boot_id.is_some() {
             self.boot_id();
         }
-        if !launched && !self.read_unique(written.unique_ids().map(|id| id.is_some())) {
+        if !launched && !self.read_unique(Some(written)) {
             // Nothing shared. Whether this process has a generation at all still matters.
             self.read_formula();
             if self.held.formula().is_none() {
-                self.read_unique([true; 3]);
+                self.read_unique(None);
             }
         }
     }
@@ -201,10 +209,16 @@ impl<'d> Evidence<'d> {
         self.read_formula();
     }
 
-    /// Reads the wanted unique ids, in the order of [`UNIQUE`], until one is held.
-    fn read_unique(&mut self, wanted: [bool; 3]) -> bool {
-        for at in 0..UNIQUE.len() {
-            if wanted[at] && self.unique(UNIQUE[at]) {
+    /// Reads the unique ids that `written` holds, or all, in the order of [`UNIQUE`], until one is held.
+    #[inline(never)]
+    fn read_unique(&mut self, written: Option<&Generation>) -> bool {
+        for piece in UNIQUE {
+            let wanted = written.is_none_or(|written| match piece {
+                Piece::MountNamespaceId => written.mount_namespace_id.is_some(),
+                Piece::RootMount => written.root_mount_id.is_some(),
+                _ => written.cgroup_id.is_some(),
+            });
+            if wanted && self.unique(piece) {
                 return true;
             }
         }
@@ -223,8 +237,8 @@ impl<'d> Evidence<'d> {
     #[inline(never)]
     fn unique(&mut self, piece: Piece) -> bool {
         let first = self.is_first(piece);
-        let dispose = &mut *self.dispose;
-        let (id, read): (_, fn(Dispose<'_>) -> Option<u64>) = match piece {
+        let dispose = &mut self.dispose;
+        let (id, read): (_, fn(&mut Dispose<'_>) -> Option<u64>) = match piece {
             Piece::MountNamespaceId => (&mut self.held.mount_namespace_id, mount_namespace_id),
             Piece::RootMount => (&mut self.held.root_mount_id, root_mount_id),
             _ => (&mut self.held.cgroup_id, cgroup_id),
@@ -249,7 +263,7 @@ impl<'d> Evidence<'d> {
         if pid1.is_elsewhere() || !self.is_first(Piece::Pid1Start) {
             return;
         }
-        let read = pid1_start_time(self.dispose);
+        let read = pid1_start_time(&mut self.dispose);
         if self.held.mount_namespace_inode.is_some() {
             match read {
                 Ok(0) => self.missing = Detail::StartTimeZero,
@@ -269,7 +283,8 @@ impl<'d> Evidence<'d> {
     fn boot_id(&mut self) {
         if self.is_first(Piece::BootId) && visible(Piece::BootId).is_ok() {
             let mut buffer = [0; 64];
-            let text = read_file(c"/proc/sys/kernel/random/boot_id", &mut buffer, self.dispose);
+            let text =
+                read_file(c"/proc/sys/kernel/random/boot_id", &mut buffer, &mut self.dispose);
             self.held.boot_id = text.ok().and_then(parse::boot_id);
         }
     }
@@ -279,7 +294,7 @@ impl<'d> Evidence<'d> {
     pub fn pid1(&mut self) -> Pid1 {
         let pid1 = match self.pid1 {
             Some(known) => known,
-            None => locate_pid1(self.dispose),
+            None => locate_pid1(&mut self.dispose),
         };
         self.pid1 = Some(pid1);
         pid1
@@ -329,7 +344,7 @@ pub fn time_namespace() -> u64 {
 /// `NS_GET_MNTNS_ID`, since Linux 6.11; `ENOTTY` before. The id is unique within a boot.
 ///
 /// Source: `include/uapi/linux/nsfs.h`, ioctl_nsfs(2).
-fn mount_namespace_id(dispose: Dispose<'_>) -> Option<u64> {
+fn mount_namespace_id(dispose: &mut Dispose<'_>) -> Option<u64> {
     const NS_GET_MNTNS_ID: Opcode = opcode::read::<u64>(0xb7, 5);
     let namespace = open(OWN_NAMESPACE.0, dispose).ok()?;
     // SAFETY: the operation writes one u64, the type given, and nothing else.
@@ -342,7 +357,7 @@ fn mount_namespace_id(dispose: Dispose<'_>) -> Option<u64> {
 ///
 /// An older kernel answers without the bit in `stx_mask`, and leaves its reusable id in the
 /// very same field: the bit decides. Source: statx(2).
-fn root_mount_id(_: Dispose<'_>) -> Option<u64> {
+fn root_mount_id(_: &mut Dispose<'_>) -> Option<u64> {
     const STATX_MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
     root_statx(STATX_MNT_ID_UNIQUE)
 }
@@ -358,7 +373,7 @@ fn root_statx(id: StatxFlags) -> Option<u64> {
 /// container's own: `/sys/fs/cgroup` is a cgroup v2 and not its host's root (inode 1), and
 /// this process is at the root of its cgroup namespace. Source: cgroups(7),
 /// `CGROUP2_SUPER_MAGIC` in `include/uapi/linux/magic.h`.
-fn cgroup_id(dispose: Dispose<'_>) -> Option<u64> {
+fn cgroup_id(dispose: &mut Dispose<'_>) -> Option<u64> {
     const CGROUP2_SUPER_MAGIC: u64 = 0x6367_7270;
     let kind = statfs(c"/sys/fs/cgroup").ok()?.f_type;
     if u64::try_from(kind) != Ok(CGROUP2_SUPER_MAGIC) {
@@ -380,7 +395,7 @@ fn namespace(piece: Piece, path: ProcPath) -> Result<u64, Detail> {
     }
 }
 
-fn pid1_start_time(dispose: Dispose<'_>) -> Result<u64, Detail> {
+fn pid1_start_time(dispose: &mut Dispose<'_>) -> Result<u64, Detail> {
     let mut buffer = [0; 1024];
     match visible(Piece::Pid1Start).and_then(|()| read_file(PID1_STAT.0, &mut buffer, dispose)) {
         Ok(stat) => parse::stat_start_time(stat).ok_or(Detail::CannotParse(PID1_STAT.shown())),
@@ -389,7 +404,7 @@ fn pid1_start_time(dispose: Dispose<'_>) -> Result<u64, Detail> {
 }
 
 /// The first answer wins: both namespace links; the mounts of both; none.
-fn locate_pid1(dispose: Dispose<'_>) -> Pid1 {
+fn locate_pid1(dispose: &mut Dispose<'_>) -> Pid1 {
     let pid1 = namespace(Piece::Pid1Namespace, PID1_NAMESPACE);
     let own = namespace(Piece::MountNamespaceInode, OWN_NAMESPACE);
     let unknown = match (pid1, own) {
@@ -417,68 +432,85 @@ enum Mounts {
     },
 }
 
+/// Mount ids that are looked for, and what a list of them is read for.
+struct Sought {
+    /// A part of our own list, however long that is.
+    window: heapless::Vec<u64, 256>,
+    /// Ids that are in the window, or in it and in PID 1's list.
+    common: u64,
+    /// Ids of the list that was read last.
+    listed: u64,
+}
+
+impl Sought {
+    /// Puts the ids of `path` that follow the first `skipped` into the window, or counts those that are
+    /// in it.
+    fn read(&mut self, path: &CStr, skipped: Option<u64>, dispose: &mut Dispose<'_>) -> Option<()> {
+        self.listed = 0;
+        self.common = 0;
+        if skipped.is_some() {
+            self.window.clear();
+        }
+        let file = open(path, dispose).ok()?;
+        let mut ids = parse::MountIds::default();
+        let mut buffer = [0; 1024];
+        let complete = loop {
+            match read_some(file.as_fd(), &mut buffer) {
+                Ok([]) => break Some(()),
+                Ok(piece) => ids.feed(piece, |id| {
+                    match skipped {
+                        Some(skipped) if self.listed >= skipped => {
+                            let _full = self.window.push(id);
+                        }
+                        Some(_) => {}
+                        None => self.common += u64::from(self.window.contains(&id)),
+                    }
+                    self.listed += 1;
+                }),
+                Err(_) => break None,
+            }
+        };
+        dispose(Some(file));
+        complete
+    }
+}
+
 /// Mount ids of one machine are unique while the mount lives, and reading them needs no
 /// capability. `None` where they show nothing.
-fn compare_mounts(dispose: Dispose<'_>) -> Option<Mounts> {
+fn compare_mounts(dispose: &mut Dispose<'_>) -> Option<Mounts> {
+    const PID1_MOUNTS: &CStr = c"/proc/1/mountinfo";
     visible(Piece::Pid1Mounts).ok()?;
     // Not from our own list: a chrooted process does not see its own root in it.
     let root = root_statx(StatxFlags::MNT_ID)?;
-    let (mut listed, mut shared) = (0u64, false);
-    mount_ids(c"/proc/1/mountinfo", dispose, &mut |id| {
-        listed += 1;
-        shared |= id == root;
-    })?;
-    if shared {
+    let mut sought = Sought { window: heapless::Vec::new(), common: 0, listed: 0 };
+    let _fits = sought.window.push(root);
+    sought.read(PID1_MOUNTS, None, dispose)?;
+    if sought.common > 0 {
         return Some(Mounts::Shared);
     }
     // An empty list proves nothing: PID 1 may be chrooted into a plain directory.
-    if listed == 0 {
+    if sought.listed == 0 {
         return None;
     }
     let mut own = 0;
     loop {
-        // A window over our list, however long it is.
-        let mut window = [0u64; 256];
-        let (mut seen, mut held) = (0, 0);
-        mount_ids(c"/proc/self/mountinfo", dispose, &mut |id| {
-            if seen >= own && held < window.len() {
-                window[held] = id;
-                held += 1;
-            }
-            seen += 1;
-        })?;
-        if held == 0 {
+        sought.read(c"/proc/self/mountinfo", Some(own), dispose)?;
+        if sought.window.is_empty() {
             return (own > 0).then_some(Mounts::Disjoint { own });
         }
-        let mut common = false;
-        mount_ids(c"/proc/1/mountinfo", dispose, &mut |id| common |= window[..held].contains(&id))?;
-        if common {
+        own += sought.window.len() as u64;
+        sought.read(PID1_MOUNTS, None, dispose)?;
+        if sought.common > 0 {
             // Some mount is shared but not ours of `/`: neither proof holds.
             return None;
         }
-        own += held as u64;
     }
-}
-
-fn mount_ids(path: &CStr, dispose: Dispose<'_>, found: &mut dyn FnMut(u64)) -> Option<()> {
-    let file = open(path, dispose).ok()?;
-    let mut ids = parse::MountIds::default();
-    let mut buffer = [0; 1024];
-    let complete = loop {
-        match read(&file, &mut buffer) {
-            Ok(0) => break Some(()),
-            Ok(length) => ids.feed(&buffer[..length], &mut *found),
-            Err(SysErrno::INTR) => {}
-            Err(_) => break None,
-        }
-    };
-    dispose(Some(file));
-    complete
 }
 
 /// Two lists without a common mount show different namespaces only with a second witness: two
 /// processes of one namespace, each chrooted into a mount of its own, have such lists too.
-fn second_witness(own_mounts: u64, dispose: Dispose<'_>) -> Option<Witness> {
+#[inline(never)]
+fn second_witness(own_mounts: u64, dispose: &mut Dispose<'_>) -> Option<Witness> {
     if namespace_mounts(dispose) == Some(own_mounts) {
         return Some(Witness::WholeNamespace);
     }
@@ -495,7 +527,7 @@ fn second_witness(own_mounts: u64, dispose: Dispose<'_>) -> Option<Witness> {
 
 /// How many mounts this process's whole namespace holds: `NS_MNT_GET_INFO`, since Linux 6.12.
 /// Source: `struct mnt_ns_info` in `include/uapi/linux/nsfs.h`.
-fn namespace_mounts(dispose: Dispose<'_>) -> Option<u64> {
+fn namespace_mounts(dispose: &mut Dispose<'_>) -> Option<u64> {
     #[repr(C)]
     struct MntNsInfo {
         size: u32,
@@ -512,7 +544,7 @@ fn namespace_mounts(dispose: Dispose<'_>) -> Option<u64> {
 }
 
 #[inline(never)]
-fn open(path: &CStr, dispose: Dispose<'_>) -> Result<OwnedFd, Errno> {
+fn open(path: &CStr, dispose: &mut Dispose<'_>) -> Result<OwnedFd, Errno> {
     open_in(CWD, path, OFlags::empty(), dispose)
 }
 
@@ -523,7 +555,7 @@ pub(crate) fn open_in(
     dir: BorrowedFd<'_>,
     path: &CStr,
     more: OFlags,
-    dispose: Dispose<'_>,
+    dispose: &mut Dispose<'_>,
 ) -> Result<OwnedFd, Errno> {
     // NONBLOCK: nothing may wait for the writer of a FIFO that was planted.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | more;
@@ -541,17 +573,24 @@ pub(crate) fn open_in(
 fn read_file<'b>(
     path: &CStr,
     buffer: &'b mut [u8],
-    dispose: Dispose<'_>,
+    dispose: &mut Dispose<'_>,
 ) -> Result<&'b [u8], Errno> {
     let file = open(path, dispose)?;
-    let length = loop {
-        match read(file.as_fd(), &mut *buffer) {
-            Err(SysErrno::INTR) => {}
-            other => break other,
-        }
-    };
+    let bytes = read_some(file.as_fd(), buffer);
     dispose(Some(file));
-    Ok(buffer.get(..length.map_err(errno)?).unwrap_or_default())
+    bytes
+}
+
+/// read(2), again where a signal came between.
+#[inline(never)]
+pub(crate) fn read_some<'b>(file: BorrowedFd<'_>, buffer: &'b mut [u8]) -> Result<&'b [u8], Errno> {
+    loop {
+        match read(file, &mut *buffer) {
+            Ok(length) => return Ok(buffer.get(..length).unwrap_or_default()),
+            Err(SysErrno::INTR) => {}
+            Err(error) => return Err(errno(error)),
+        }
+    }
 }
 
 /// The inode in the namespace link at `path`; `None` where it is not one of that `kind`.

@@ -4,14 +4,16 @@
 //! other does not.
 
 use tickmark_protocol::{
-    AnyMark, Detail, Encoding, Generation, Phase, Read, Relation, Shown, Sink, Topology, Verdict,
-    Words, classify,
+    AnyMark, Detail, Encoding, Generation, Mark, Phase, Read, Relation, Shown, Sink, Topology,
+    Verdict, Words, classify, nth, say_with,
 };
+
+use tickmark_protocol::procfs::until_byte;
 
 use crate::clock::Clocks;
 use crate::observe::{Seen, age_ns, judge_with};
 use crate::procfs::{Dispose, Evidence};
-use crate::settings::{Settings, Source};
+use crate::settings::Settings;
 
 /// How much an answer says, and to whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,221 +37,290 @@ pub fn answer(
     dispose: Dispose<'_>,
     out: &mut dyn Sink,
 ) -> Verdict {
-    let dir = settings.dir.value.to_bytes();
-    if form == Form::Line {
-        let mut evidence = Evidence::new(settings.launch, dispose);
-        let verdict = judge_with(settings, &mut evidence, clocks, &mut |_| {});
-        verdict.line(dir).say(out);
-        out.put(b"\n");
-        return verdict;
+    let mut report = Report { out, json: form == Form::Json, joint: "{", own: Generation::empty() };
+    let whole = form != Form::Line;
+    if whole {
+        report.settings(settings, dispose);
     }
-    let mut report = Report::new(out, form == Form::Json, settings, dispose);
-    report.settings(settings);
     let mut evidence = Evidence::new(settings.launch, dispose);
-    let verdict = judge_with(settings, &mut evidence, clocks, &mut |seen| report.seen(&seen));
-    report.verdict(&verdict, dir);
+    let verdict = judge_with(settings, &mut evidence, clocks, &mut |seen| {
+        if whole {
+            report.seen(&seen);
+        }
+    });
+    let line = verdict.line(settings.dir.value.to_bytes());
+    if whole {
+        report.verdict(verdict.is_healthy(), &line);
+    } else {
+        say_with("%\n", &[&line], report.out);
+    }
     verdict
 }
 
-/// Writes member by member, in the order in which things are seen.
+/// Writes member by member, in the order in which things are seen. A member has the same name in the
+/// table and in the JSON.
 struct Report<'a> {
     out: &'a mut dyn Sink,
     json: bool,
+    /// What stands before the next member in JSON.
+    joint: &'static str,
     /// What this process can say about its container, read whole. The verdict reads its own, lazily,
     /// so that explaining a verdict cannot change it.
     own: Generation,
-    topology: Topology,
-    /// Whether no slot was seen yet.
-    first: bool,
 }
 
+/// The members, in the order in which they are said.
+#[derive(Clone, Copy)]
+enum Member {
+    Version,
+    Dir,
+    DirFrom,
+    MaxAgeS,
+    MaxAgeFrom,
+    Format,
+    FormatFrom,
+    Topology,
+    TopologyFrom,
+    TopologyState,
+    TopologyDetail,
+    TopologyUnsafePublished,
+    Expected,
+    Generation,
+    Slot,
+    Problem,
+    AgeMs,
+    SlotFormat,
+    Pid,
+    Consumers,
+    ConsumersExpected,
+    Jobs,
+    Phase,
+    SlotGeneration,
+    OldestJobMs,
+    GraceLeftMs,
+    ConsumerStates,
+    Healthy,
+    Verdict,
+}
+
+/// Their names, a line each. The first byte says where a member stands in the table: `ROW` on a line
+/// that begins with its name, `BESIDE` in parentheses behind the value before, `UNDER` on a line of its
+/// own under a slot. A capital letter is a column without a name, as wide as the letter's place in the
+/// alphabet; `@` is none.
+const NAMES: &str = "\
+-version\n\
+-dir\n\
+(dir_from\n\
+-max_age_s\n\
+(max_age_from\n\
+-format\n\
+(format_from\n\
+-topology\n\
+(topology_from\n\
+-topology_state\n\
+-topology_detail\n\
+-topology_unsafe_published\n\
+-expected\n\
+-generation\n\
+Fslot\n\
+@problem\n\
+Jage_ms\n\
+Hformat\n\
+Jpid\n\
+Bconsumers\n\
+Gconsumers_expected\n\
+Fjobs\n\
+Lphase\n\
+@generation\n\
+\x20oldest_job_ms\n\
+\x20grace_left_ms\n\
+\x20consumer_states\n\
+-healthy\n\
+-verdict";
+const ROW: u8 = b'-';
+const BESIDE: u8 = b'(';
+const UNDER: u8 = b' ';
+
 /// Above the slots, whose columns have the widths of [`Report::mark`].
-const HEADING: &str = "\n
-slot  age, ms   format  pid       consumers   jobs  phase       generation
-^F";
+const HEADING: &str =
+    "\n\nslot  age, ms   format  pid       consumers   jobs  phase       generation|,\"slots\":[";
+
+/// How wide the names in the table are.
+const NAME_WIDTH: usize = 26;
 
 impl<'a> Report<'a> {
-    fn new(
-        out: &'a mut dyn Sink,
-        json: bool,
-        settings: &Settings<'_>,
-        dispose: Dispose<'_>,
-    ) -> Self {
+    /// Says what is no member: what stands before the `|` in the table, or what stands behind it in
+    /// JSON.
+    #[inline(never)]
+    fn layout(&mut self, texts: &str) {
+        let (table, json) = until_byte(texts.as_bytes(), b'|');
+        self.out.put(if self.json { json } else { table });
+    }
+
+    /// Says one member. A `bare` value is not quoted in JSON.
+    #[inline(never)]
+    fn member(&mut self, member: Member, bare: bool, value: &dyn Words) {
+        let Some((&place, name)) = nth(NAMES, member as usize).split_first() else { return };
+        if self.json {
+            let quote = if bare { "" } else { "\"" };
+            say_with("%\"%\":%", &[&self.joint, &Shown(name), &quote], self.out);
+            value.say(&mut Escaped(self.out));
+            quote.say(self.out);
+            self.joint = ",";
+            return;
+        }
+        let (before, width) = match place {
+            ROW => ("\n", NAME_WIDTH),
+            UNDER => ("\n      ", 0),
+            BESIDE => return say_with(" (%)", &[value], self.out),
+            width => return self.column(usize::from(width.wrapping_sub(b'@')), value),
+        };
+        before.say(self.out);
+        self.column(width, &Shown(name));
+        value.say(self.out);
+    }
+
+    /// Says `value` and a space, and fills the column.
+    #[inline(never)]
+    fn column(&mut self, width: usize, value: &dyn Words) {
+        let mut counted = Counted(self.out, 0);
+        value.say(&mut counted);
+        counted.put(b" ");
+        for _ in counted.1..width {
+            self.out.put(b" ");
+        }
+    }
+
+    #[inline(never)]
+    fn number(&mut self, member: Member, value: u64) {
+        self.member(member, true, &value);
+    }
+
+    #[inline(never)]
+    fn text(&mut self, member: Member, value: &str) {
+        self.member(member, false, &value);
+    }
+
+    #[inline(never)]
+    fn truth(&mut self, member: Member, value: bool) {
+        let word: &str = if value { "true" } else { "false" };
+        self.member(member, true, &word);
+    }
+
+    #[inline(never)]
+    fn settings(&mut self, settings: &Settings<'_>, dispose: Dispose<'_>) {
+        self.layout("tickmark");
+        self.text(Member::Version, env!("CARGO_PKG_VERSION"));
+        self.member(Member::Dir, false, &Shown(settings.dir.value.to_bytes()));
+        self.text(Member::DirFrom, settings.dir.source.name());
+        self.number(Member::MaxAgeS, settings.max_age.value.as_secs().into());
+        self.text(Member::MaxAgeFrom, settings.max_age.source.name());
+        self.text(Member::Format, encoding(settings.format.value));
+        self.text(Member::FormatFrom, settings.format.source.name());
+        self.text(Member::Topology, if settings.strict.value { "strict" } else { "auto" });
+        self.text(Member::TopologyFrom, settings.strict.source.name());
         let mut evidence = Evidence::new(settings.launch, dispose);
         evidence.read_all();
         let pid1 = evidence.pid1();
-        let own = evidence.held().clone();
-        let topology =
-            classify(pid1, &own, settings.format.value, settings.strict.value, evidence.missing());
-        Self { out, json, own, topology, first: true }
-    }
-
-    /// Says `parts` in one of two texts: `table` for people, `members` for programs. In both, a `%`
-    /// stands for the next part. In `table`, `^` and a letter stand for it as a column, as wide as
-    /// the letter's place in the alphabet; `@` is none, `h` is 40.
-    #[inline(never)]
-    fn say(&mut self, table: &str, members: &str, parts: &[&dyn Words]) {
-        let mut text = if self.json { members } else { table }.as_bytes();
-        let mut parts = parts.iter();
-        while let [byte, rest @ ..] = text {
-            text = rest;
-            let mark = matches!(byte, b'%' | b'^');
-            match (if mark { parts.next() } else { None }, rest) {
-                (None, _) => self.out.put(&[*byte]),
-                (Some(part), [width, rest @ ..]) if *byte == b'^' => {
-                    text = rest;
-                    let mut counted = Counted(self.out, 0);
-                    part.say(&mut counted);
-                    counted.put(b" ");
-                    for _ in counted.1..usize::from(width.wrapping_sub(b'@')) {
-                        self.out.put(b" ");
-                    }
-                }
-                (Some(part), _) if self.json => part.say(&mut Escaped(self.out)),
-                (Some(part), _) => part.say(self.out),
-            }
-        }
-    }
-
-    fn settings(&mut self, settings: &Settings<'_>) {
-        let (dir, max_age) = (&settings.dir, &settings.max_age);
-        let (strict, format) = (&settings.strict, &settings.format);
-        let Topology { state, detail, .. } = self.topology;
-        self.say(
-            concat!(
-                "tickmark ",
-                env!("CARGO_PKG_VERSION"),
-                "\ndirectory   % (%)",
-                "\nmax age, s  % (%)",
-                "\nformat      % (%)",
-                "\ntopology    % (%)",
-                "\n  found     %",
-            ),
-            concat!(
-                r#"{"version":""#,
-                env!("CARGO_PKG_VERSION"),
-                r#"","dir":"%","dir_from":"%""#,
-                r#","max_age_s":%,"max_age_from":"%""#,
-                r#","format":"%","format_from":"%""#,
-                r#","topology":"%","topology_from":"%""#,
-                r#","topology_state":"%""#,
-            ),
-            &[
-                &Shown(dir.value.to_bytes()),
-                &from(dir.source),
-                &max_age.value.as_secs(),
-                &from(max_age.source),
-                &encoding(format.value),
-                &from(format.source),
-                &if strict.value { "strict" } else { "auto" },
-                &from(strict.source),
-                &state,
-            ],
-        );
+        let missing = evidence.missing();
+        self.own = evidence.into_held();
+        let (format, strict) = (settings.format.value, settings.strict.value);
+        let Topology { state, detail, .. } = classify(pid1, &self.own, format, strict, missing);
+        self.member(Member::TopologyState, false, &state);
         if self.json || !matches!(detail, Detail::None) {
-            self.say("\n  because   %", r#","topology_detail":"%""#, &[&detail]);
+            self.member(Member::TopologyDetail, false, &detail);
         }
     }
 
+    #[inline(never)]
     fn seen(&mut self, seen: &Seen<'_>) {
         match seen {
             Seen::Header { unsafe_published, expected, generation } => {
-                let (expected, members): (&dyn Words, _) = match expected {
-                    Read::Absent => (&"null", r#","topology_unsafe_published":%,"expected":%"#),
-                    Read::Failed(fault) => {
-                        (fault, r#","topology_unsafe_published":%,"expected":"%""#)
-                    }
+                self.truth(Member::TopologyUnsafePublished, *unsafe_published);
+                match expected {
+                    Read::Absent => self.member(Member::Expected, true, &"null"),
+                    Read::Failed(fault) => self.member(Member::Expected, false, fault),
                     Read::Found(found) => {
-                        (&found.record.processes, r#","topology_unsafe_published":%,"expected":%"#)
+                        self.number(Member::Expected, found.record.processes.into());
                     }
-                };
-                self.say("\nunsafe mark %\nexpected    %", members, &[unsafe_published, expected]);
-                let compared;
-                let (generation, members): (&dyn Words, _) = match generation {
-                    Read::Absent => (&"null", r#","generation":%,"slots":["#),
-                    Read::Failed(fault) => (fault, r#","generation":"%","slots":["#),
-                    Read::Found(found) => {
-                        compared = self.compared(Some(&found.record));
-                        (&compared, r#","generation":"%","slots":["#)
-                    }
-                };
-                self.say("\ngeneration  %", members, &[generation]);
+                }
+                match generation {
+                    Read::Absent => self.member(Member::Generation, true, &"null"),
+                    Read::Failed(fault) => self.member(Member::Generation, false, fault),
+                    Read::Found(found) => self.compared(Member::Generation, Some(&found.record)),
+                }
+                self.layout(HEADING);
+                self.joint = "{";
             }
             Seen::Slot { slot, observation, problem } => {
-                let (table, members) =
-                    if self.first { (HEADING, r#"{"slot":%"#) } else { ("\n^F", r#",{"slot":%"#) };
-                self.first = false;
-                self.say(table, members, &[&slot.get()]);
+                self.layout("\n");
+                self.number(Member::Slot, slot.get().into());
                 if let Read::Found(mark) = &observation.mark {
                     self.mark(mark, age_ns(observation) / 1_000_000);
                 }
                 if let Some(problem) = problem {
-                    self.say("^@", r#","problem":"%""#, &[problem]);
+                    self.member(Member::Problem, false, problem);
                 }
-                if let Read::Found(AnyMark::Binary(mark)) = &observation.mark
-                    && !mark.consumer_states.is_empty()
-                {
-                    let states = Shown(&mark.consumer_states);
-                    self.say("\n      %", r#","consumer_states":"%""#, &[&states]);
+                if let Read::Found(AnyMark::Binary(mark)) = &observation.mark {
+                    self.under(mark);
                 }
-                self.say("", "}", &[]);
+                self.layout("|}");
+                self.joint = ",{";
             }
         }
     }
 
     fn mark(&mut self, mark: &AnyMark, age_ms: u64) {
-        let format = encoding(mark.encoding());
-        self.say("^J^H", r#","age_ms":%,"format":"%""#, &[&age_ms, &format]);
+        self.number(Member::AgeMs, age_ms);
+        self.text(Member::SlotFormat, encoding(mark.encoding()));
         match mark {
-            AnyMark::Text(mark) => self.say("^h", r#","pid":%"#, &[&mark.pid]),
+            AnyMark::Text(mark) => {
+                self.number(Member::Pid, mark.pid.into());
+                self.layout("                              ");
+            }
             AnyMark::Binary(mark) => {
-                self.say(
-                    "^J^Bof ^G^F",
-                    r#","pid":%,"consumers":%,"consumers_expected":%,"jobs":%"#,
-                    &[
-                        &mark.pid,
-                        &mark.consumers_subscribed,
-                        &mark.consumers_expected,
-                        &mark.jobs_in_flight,
-                    ],
-                );
-                if mark.jobs_in_flight > 0 {
-                    self.say("oldest ms: ^@", r#","oldest_job_ms":%"#, &[&mark.oldest_job_ms]);
-                }
-                let (phase, left) = match mark.phase {
-                    Phase::Running => ("running", None),
-                    Phase::Recovering => ("recovering", None),
-                    Phase::Draining { left_ms } => ("draining", Some(left_ms)),
+                self.number(Member::Pid, mark.pid.into());
+                self.number(Member::Consumers, mark.consumers_subscribed.into());
+                self.layout("of ");
+                self.number(Member::ConsumersExpected, mark.consumers_expected.into());
+                self.number(Member::Jobs, mark.jobs_in_flight.into());
+                let phase = match mark.phase {
+                    Phase::Running => "running",
+                    Phase::Recovering => "recovering",
+                    Phase::Draining { .. } => "draining",
                 };
-                self.say("^L", r#","phase":"%""#, &[&phase]);
-                if let Some(left) = left {
-                    self.say("ms left: ^@", r#","grace_left_ms":%"#, &[&left]);
-                }
+                self.text(Member::Phase, phase);
             }
         }
-        self.say("^@", r#","generation":"%""#, &[&self.compared(mark.generation())]);
+        self.compared(Member::SlotGeneration, mark.generation());
+    }
+
+    /// What has no column.
+    fn under(&mut self, mark: &Mark) {
+        if mark.jobs_in_flight > 0 {
+            self.number(Member::OldestJobMs, mark.oldest_job_ms);
+        }
+        if let Phase::Draining { left_ms } = mark.phase {
+            self.number(Member::GraceLeftMs, left_ms);
+        }
+        if !mark.consumer_states.is_empty() {
+            self.member(Member::ConsumerStates, false, &Shown(&mark.consumer_states));
+        }
     }
 
     /// How a record's generation compares with this process's.
-    fn compared(&self, written: Option<&Generation>) -> Compared {
-        Compared(written.map(|written| self.own.relation(written)))
+    #[inline(never)]
+    fn compared(&mut self, member: Member, written: Option<&Generation>) {
+        let relation = written.map(|written| self.own.relation(written));
+        self.member(member, false, &Compared(relation));
     }
 
-    fn verdict(&mut self, verdict: &Verdict, dir: &[u8]) {
-        self.say(
-            "\n\nhealthy     %\nverdict     %\n",
-            "],\"healthy\":%,\"verdict\":\"%\"}\n",
-            &[&verdict.is_healthy(), &verdict.line(dir)],
-        );
-    }
-}
-
-#[inline(never)]
-fn from(source: Source) -> &'static str {
-    match source {
-        Source::Default => "default",
-        Source::Environment(name) => name,
-        Source::Flag => "flag",
+    fn verdict(&mut self, healthy: bool, line: &dyn Words) {
+        self.layout("\n|]");
+        self.joint = ",";
+        self.truth(Member::Healthy, healthy);
+        self.member(Member::Verdict, false, line);
+        self.layout("\n|}\n");
     }
 }
 

@@ -7,13 +7,25 @@ use tickmark_protocol::{Encoding, LaunchToken, MaxAge, decimal};
 
 /// Where a setting came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub struct Source(&'static str);
+
+impl Source {
     /// Nothing valid was given.
-    Default,
-    /// The environment variable of this name.
-    Environment(&'static str),
+    pub const DEFAULT: Source = Source("default");
     /// A flag on the command line.
-    Flag,
+    pub const FLAG: Source = Source("flag");
+
+    /// The environment variable of this name.
+    #[must_use]
+    pub const fn environment(name: &'static str) -> Source {
+        Source(name)
+    }
+
+    /// `default`, `flag` or the variable's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.0
+    }
 }
 
 /// A value and where it came from.
@@ -47,30 +59,44 @@ pub const DEFAULT_DIR: &CStr = c"/opt/app/tmp/health";
 impl<'a> Settings<'a> {
     /// Asks `lookup` for each variable by name.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<&'a CStr>) -> Settings<'a> {
+        Settings::read(&lookup)
+    }
+
+    #[inline(never)]
+    fn read(lookup: Lookup<'_, 'a>) -> Settings<'a> {
         #[cfg(feature = "test-hide-evidence")]
         crate::procfs::hide(lookup("TICKMARK_TEST_HIDE").unwrap_or_default().to_bytes());
-        let lookup: Lookup<'_, 'a> = &lookup;
-        let dir = first(&["TICKMARK_DIR", "KICKS_LIVENESS_DIR"], lookup);
-        let max_age = first(&["TICKMARK_MAX_AGE", "KICKS_LIVENESS_MAX_AGE"], lookup);
-        let (seconds, max_age) = match parse_max_age(max_age.text) {
-            Some(seconds) => (seconds, max_age.source),
-            None => (MaxAge::DEFAULT, Source::Default),
+        let default = Source::DEFAULT;
+        let mut settings = Settings {
+            dir: Sourced { value: DEFAULT_DIR, source: default },
+            max_age: Sourced { value: MaxAge::DEFAULT, source: default },
+            strict: Sourced { value: false, source: default },
+            format: Sourced { value: Encoding::Binary, source: default },
+            launch: None,
         };
-        let strict = choice(&first(&["TICKMARK_TOPOLOGY"], lookup), "strict", "auto");
-        let text = choice(&first(&["TICKMARK_FORMAT"], lookup), "text", "binary");
-        Settings {
-            dir: match dir.source {
-                Source::Default => Sourced { value: DEFAULT_DIR, source: Source::Default },
-                source => Sourced { value: dir.whole, source },
-            },
-            max_age: Sourced { value: seconds, source: max_age },
-            strict,
-            format: Sourced {
-                value: if text.value { Encoding::Text } else { Encoding::Binary },
-                source: text.source,
-            },
-            launch: LaunchToken::new(first(&["TICKMARK_LAUNCH"], lookup).text),
+        if let Some(given) = first("TICKMARK_DIR", "KICKS_LIVENESS_DIR", lookup) {
+            settings.dir = Sourced { value: given.whole, source: given.source };
         }
+        if let Some(given) = first("TICKMARK_MAX_AGE", "KICKS_LIVENESS_MAX_AGE", lookup)
+            && let Some(value) = parse_max_age(given.text)
+        {
+            settings.max_age = Sourced { value, source: given.source };
+        }
+        if let Some(given) = first("TICKMARK_TOPOLOGY", "", lookup)
+            && let Some(value) = choice(given.text, b"auto", b"strict")
+        {
+            settings.strict = Sourced { value, source: given.source };
+        }
+        if let Some(given) = first("TICKMARK_FORMAT", "", lookup)
+            && let Some(text) = choice(given.text, b"binary", b"text")
+        {
+            let value = if text { Encoding::Text } else { Encoding::Binary };
+            settings.format = Sourced { value, source: given.source };
+        }
+        if let Some(given) = first("TICKMARK_LAUNCH", "", lookup) {
+            settings.launch = LaunchToken::new(given.text);
+        }
+        settings
     }
 }
 
@@ -83,26 +109,28 @@ struct Given<'a> {
     source: Source,
 }
 
-/// The first of `names` that is set; empty where none is. Blank is unset: the gem's name then counts,
-/// and after it the default.
+/// What `name` holds, or else the gem's name of the same setting, which is empty where it has none.
+/// Blank is unset.
 #[inline(never)]
-fn first<'a>(names: &[&'static str], lookup: Lookup<'_, 'a>) -> Given<'a> {
-    for &name in names {
+fn first<'a>(name: &'static str, gem: &'static str, lookup: Lookup<'_, 'a>) -> Option<Given<'a>> {
+    for name in [name, gem] {
+        if name.is_empty() {
+            break;
+        }
         if let Some(whole) = lookup(name) {
             let text = whole.to_bytes().trim_ascii();
             if !text.is_empty() {
-                return Given { whole, text, source: Source::Environment(name) };
+                return Some(Given { whole, text, source: Source::environment(name) });
             }
         }
     }
-    Given { whole: c"", text: b"", source: Source::Default }
+    None
 }
 
+/// Whether `text` is the second of two words; `None` where it is neither.
 #[inline(never)]
-fn choice(given: &Given<'_>, yes: &str, no: &str) -> Sourced<bool> {
-    let value = given.text == yes.as_bytes();
-    let valid = value || given.text == no.as_bytes();
-    Sourced { value, source: if valid { given.source } else { Source::Default } }
+fn choice(text: &[u8], no: &[u8], yes: &[u8]) -> Option<bool> {
+    if text == yes { Some(true) } else { (text == no).then_some(false) }
 }
 
 /// Whole seconds above zero, as the environment and `--max-age` take them.

@@ -24,7 +24,7 @@ impl Environment {
 fn nothing_set_means_the_defaults() {
     let environment = environment(&[]);
     let settings = environment.settings();
-    assert_eq!((settings.dir.value, settings.dir.source), (DEFAULT_DIR, Source::Default));
+    assert_eq!((settings.dir.value, settings.dir.source), (DEFAULT_DIR, Source::DEFAULT));
     assert_eq!(settings.max_age.value.as_secs(), 45);
     assert!(!settings.strict.value);
     assert_eq!(settings.format.value, Encoding::Binary);
@@ -42,9 +42,9 @@ fn each_variable_is_taken_and_its_source_named() {
     ]);
     let settings = environment.settings();
     assert_eq!(settings.dir.value, c"/marks");
-    assert_eq!(settings.dir.source, Source::Environment("TICKMARK_DIR"));
+    assert_eq!(settings.dir.source, Source::environment("TICKMARK_DIR"));
     assert_eq!(settings.max_age.value.as_secs(), 7);
-    assert_eq!(settings.max_age.source, Source::Environment("TICKMARK_MAX_AGE"));
+    assert_eq!(settings.max_age.source, Source::environment("TICKMARK_MAX_AGE"));
     assert!(settings.strict.value);
     assert_eq!(settings.format.value, Encoding::Text);
     assert_eq!(settings.launch.as_ref().map(|launch| launch.as_str()), Some("4f1c"));
@@ -59,7 +59,7 @@ fn the_gems_names_count_where_ours_are_unset_or_blank() {
         let environment = environment(&variables);
         let settings = environment.settings();
         assert_eq!(settings.dir.value, c"/gem", "{ours:?}");
-        assert_eq!(settings.dir.source, Source::Environment("KICKS_LIVENESS_DIR"));
+        assert_eq!(settings.dir.source, Source::environment("KICKS_LIVENESS_DIR"));
         assert_eq!(settings.max_age.value.as_secs(), 90);
     }
     let both = environment(&[("TICKMARK_DIR", "/ours"), ("KICKS_LIVENESS_DIR", "/gem")]);
@@ -73,7 +73,7 @@ fn an_invalid_value_means_the_default() {
     {
         let environment = environment(&[("TICKMARK_MAX_AGE", text)]);
         let max_age = environment.settings().max_age;
-        assert_eq!((max_age.value.as_secs(), max_age.source), (45, Source::Default), "{text:?}");
+        assert_eq!((max_age.value.as_secs(), max_age.source), (45, Source::DEFAULT), "{text:?}");
     }
     for text in ["", "Strict", "yes", "1", "strictest"] {
         let environment = environment(&[("TICKMARK_TOPOLOGY", text), ("TICKMARK_FORMAT", text)]);

@@ -211,7 +211,7 @@ fn aarch64() -> Result<(), Failure> {
             .doing(format_args!("run {QEMU}"))
     };
     expect(&judged(&[])?, 0, "2 process(es) healthy\n")?;
-    expect(&judged(&["--explain"])?, 0, "verdict     2 process(es) healthy")?;
+    expect(&judged(&["--explain"])?, 0, "\nverdict                   2 process(es) healthy")?;
     fs::remove_file(Path::new(marks.path()).join("worker-1")).doing("remove a mark")?;
     expect(&judged(&[])?, 1, "worker-1 missing\n")
 }

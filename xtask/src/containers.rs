@@ -72,7 +72,7 @@ fn build_hiding_probe(target: Target) -> Result<PathBuf, Failure> {
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env(format!("CARGO_TARGET_{triple}_LINKER"), "rust-lld")
-        .env(format!("CARGO_TARGET_{triple}_RUSTFLAGS"), probe::compiler_flags(None).join(" "));
+        .env(format!("CARGO_TARGET_{triple}_RUSTFLAGS"), probe::compiler_flags(target, None));
     workspace::run(&mut command)?;
     Ok(directory.join(target.triple()).join("probe").join("tickmark-probe"))
 }

@@ -1,12 +1,12 @@
-//! Reads a built probe back and says everything that is wrong with it. A linker that quietly ignores a
-//! flag is found here and not in somebody's scratch image.
+//! Cuts a built probe to what is loaded, reads it back and says everything that is wrong with it. A
+//! linker that quietly ignores a flag is found here and not in somebody's scratch image.
 
+use object::Endianness;
 use object::elf::{FileHeader64, PF_W, PF_X, PT_DYNAMIC, PT_GNU_STACK, PT_INTERP, PT_LOAD};
-use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
-use object::{Endianness, elf};
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
 
 /// The budget for one file.
-pub(crate) const LIMIT: usize = 31 * 1024;
+pub(crate) const LIMIT: usize = 24 * 1024;
 /// What the size should be near to.
 pub(crate) const AIM: usize = 16 * 1024;
 
@@ -18,6 +18,31 @@ pub(crate) fn defects(file: &[u8]) -> Vec<String> {
         defects.push(format!("{} bytes, more than the limit of {LIMIT}", file.len()));
     }
     defects
+}
+
+/// Where the last segment ends in the file.
+fn loaded(file: &[u8]) -> object::Result<usize> {
+    let header = FileHeader64::<Endianness>::parse(file)?;
+    let endian = header.endian()?;
+    let ends = header.program_headers(endian, file)?.iter().map(|segment| {
+        let end = segment.p_offset(endian).saturating_add(segment.p_filesz(endian));
+        usize::try_from(end).unwrap_or(usize::MAX)
+    });
+    Ok(ends.max().unwrap_or_default())
+}
+
+/// Cuts off what lies behind the last segment, which is the table of sections and what it names: the
+/// kernel loads segments. The header then says that there are no sections.
+pub(crate) fn trim(file: &mut Vec<u8>) -> object::Result<()> {
+    /// `e_shoff`, and `e_shentsize`, `e_shnum` and `e_shstrndx`, in the header of a 64-bit file.
+    const SECTIONS: [std::ops::Range<usize>; 2] = [0x28..0x30, 0x3A..0x40];
+
+    let loaded = loaded(file)?.max(size_of::<FileHeader64<Endianness>>());
+    file.truncate(loaded);
+    for place in SECTIONS {
+        file[place].fill(0);
+    }
+    Ok(())
 }
 
 fn structure(file: &[u8]) -> object::Result<Vec<String>> {
@@ -44,12 +69,12 @@ fn structure(file: &[u8]) -> object::Result<Vec<String>> {
         Some(_) => {}
     }
 
-    let sections = header.sections(endian, file)?;
-    for section in sections.iter() {
-        let name = String::from_utf8_lossy(sections.section_name(endian, section)?);
-        if section.sh_type(endian) == elf::SHT_SYMTAB || name.starts_with(".debug") {
-            defects.push(format!("not stripped: it has {name}"));
-        }
+    let loaded = loaded(file)?;
+    if file.len() < loaded {
+        defects.push(format!("cut short: its segments need {loaded} bytes"));
+    }
+    if file.len() > loaded || header.e_shnum.get(endian) > 0 {
+        defects.push(format!("not stripped: it has more than the {loaded} bytes that are loaded"));
     }
     Ok(defects)
 }
@@ -57,25 +82,22 @@ fn structure(file: &[u8]) -> object::Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use object::elf;
     use object::write::elf::{FileHeader, ProgramHeader, Writer};
 
     type Segment = (elf::ProgramType, elf::ProgramFlags);
 
-    /// An executable with these segments, each of a type and flags, and a symbol table if wanted.
-    fn executable(segments: &[Segment], symbols: bool) -> Vec<u8> {
+    /// An executable with these segments, each of a type and flags, that loads `length` bytes and has
+    /// sections.
+    fn linked(segments: &[Segment], length: u64) -> Vec<u8> {
         let mut file = Vec::new();
         let mut writer = Writer::new(Endianness::Little, true, &mut file);
         writer.reserve_file_header();
         writer.reserve_program_headers(u32::try_from(segments.len()).unwrap());
+        let code = length - writer.reserved_len();
+        let _reserved = writer.reserve(code, 1);
         writer.reserve_null_section_index();
-        if symbols {
-            writer.reserve_null_symbol_index();
-            writer.reserve_symtab_section_index();
-            writer.reserve_strtab_section_index();
-        }
         writer.reserve_shstrtab_section_index();
-        writer.reserve_symtab();
-        let _reserved = writer.reserve_strtab();
         let _reserved = writer.reserve_shstrtab();
         writer.reserve_section_headers();
         writer
@@ -90,24 +112,28 @@ mod tests {
             .unwrap();
         writer.write_align_program_headers();
         for &(p_type, p_flags) in segments {
+            let p_filesz = if p_type == PT_LOAD { length } else { 0 };
             writer.write_program_header(&ProgramHeader {
                 p_type,
                 p_flags,
                 p_offset: 0,
                 p_vaddr: 0,
                 p_paddr: 0,
-                p_filesz: 0,
-                p_memsz: 0,
+                p_filesz,
+                p_memsz: p_filesz,
                 p_align: 0,
             });
         }
-        writer.write_null_symbol();
-        writer.write_strtab();
+        writer.write(&vec![0x90; usize::try_from(code).unwrap()]);
         writer.write_shstrtab();
         writer.write_null_section_header();
-        writer.write_symtab_section_header(0);
-        writer.write_strtab_section_header();
         writer.write_shstrtab_section_header();
+        file
+    }
+
+    fn trimmed(segments: &[Segment], length: u64) -> Vec<u8> {
+        let mut file = linked(segments, length);
+        trim(&mut file).unwrap();
         file
     }
 
@@ -118,7 +144,12 @@ mod tests {
 
     #[test]
     fn what_a_release_needs_passes() {
-        assert_eq!(defects(&executable(&GOOD, false)), Vec::<String>::new());
+        let file = trimmed(&GOOD, 1000);
+        assert_eq!(file.len(), 1000);
+        assert_eq!(defects(&file), Vec::<String>::new());
+        let mut again = file.clone();
+        trim(&mut again).unwrap();
+        assert_eq!(again, file);
     }
 
     #[test]
@@ -131,21 +162,22 @@ mod tests {
             (&[GOOD[0], (PT_GNU_STACK, R | PF_W | PF_X)], "stack is executable"),
         ];
         for (segments, expected) in cases {
-            let defects = defects(&executable(segments, false));
+            let defects = defects(&trimmed(segments, 1000));
             assert_eq!(defects.len(), 1, "{defects:?}");
             assert!(defects[0].contains(expected), "{defects:?}");
         }
-        let defects = defects(&executable(&GOOD, true));
-        assert_eq!(defects, ["not stripped: it has .symtab"]);
+        let untrimmed = "not stripped: it has more than the 1000 bytes that are loaded";
+        assert_eq!(defects(&linked(&GOOD, 1000)), [untrimmed]);
+        let mut longer = trimmed(&GOOD, 1000);
+        longer.push(0);
+        assert_eq!(defects(&longer), [untrimmed]);
     }
 
     #[test]
     fn the_size_is_limited() {
-        let mut file = executable(&GOOD, false);
-        file.resize(LIMIT, 0);
-        assert!(defects(&file).is_empty());
-        file.push(0);
-        assert_eq!(defects(&file), ["31745 bytes, more than the limit of 31744"]);
+        assert!(defects(&trimmed(&GOOD, LIMIT as u64)).is_empty());
+        let over = "24577 bytes, more than the limit of 24576";
+        assert_eq!(defects(&trimmed(&GOOD, LIMIT as u64 + 1)), [over]);
     }
 
     #[test]
@@ -153,7 +185,7 @@ mod tests {
         for file in [&b""[..], b"#!/bin/sh\n", b"\x7fELF", &[0; 4096]] {
             assert!(defects(file)[0].starts_with("not readable: "));
         }
-        let whole = executable(&GOOD, false);
+        let whole = trimmed(&GOOD, 1000);
         for length in 0..whole.len() {
             assert!(!defects(&whole[..length]).is_empty(), "cut to {length}");
         }

@@ -2,7 +2,8 @@
 //! checksum. Also the table of what each size step saves.
 
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -17,7 +18,7 @@ cargo xtask probe [FLAG]...
 
 Builds the static probe into dist/tickmark-probe-<architecture>, with dist/SHA256SUMS, and fails
 unless each file is static, stripped, without an executable stack or a segment that is writable and
-executable, and at most 31 KiB.
+executable, and at most 24 KiB.
 
   --target T     x86_64-unknown-linux-musl or aarch64-unknown-linux-musl, or only the
                  architecture; may be repeated [both]
@@ -27,10 +28,34 @@ executable, and at most 31 KiB.
 ";
 
 /// Flags of the compiler that are not a cargo profile's. The name is the step's.
-const COMPILER_STEPS: [(&str, &str); 2] = [
+const COMPILER_STEPS: [(&str, &str); 3] = [
     ("relocation-model=static", "-Crelocation-model=static"),
     ("force-unwind-tables=no", "-Cforce-unwind-tables=no"),
+    // A table of addresses is larger than the comparisons it replaces.
+    ("jump-tables=no", "-Cjump-tables=no"),
 ];
+
+/// No step: the probe has no C library, nor start code of one.
+const NO_LIBC: &str = "-Clink-self-contained=no";
+
+/// Passes of the code generator that make code faster and larger, turned off, and some that make it
+/// smaller, turned on. Each only chooses among equal programs. They are the pinned compiler's.
+const LLVM_STEPS: [&str; 5] = [
+    "-disable-machine-licm",
+    "-apply-ext-tsp-for-size",
+    "-enable-pre=0",
+    "-pre-RA-sched=list-ilp",
+    "-enable-machine-outliner=always",
+];
+const LLVM_STEPS_X86_64: [&str; 1] = ["-x86-disable-avoid-SFB"];
+const LLVM_STEPS_AARCH64: [&str; 3] =
+    ["-homogeneous-prolog-epilog", "-enable-misched=0", "-enable-post-misched=0"];
+
+/// The program lies within a megabyte, so that one instruction makes an address.
+const TINY: (&str, &str) = ("code-model=tiny", "-Ccode-model=tiny");
+
+/// What [`elf::trim`] does.
+const TRIM: &str = "trim";
 
 /// Steps of the profile: the name, and the variable that undoes it.
 const PROFILE_STEPS: [(&str, &str, &str); 5] = [
@@ -42,8 +67,15 @@ const PROFILE_STEPS: [(&str, &str, &str); 5] = [
 ];
 
 /// Steps that `probe-static/build.rs` knows by these names.
-const LINK_STEPS: [&str; 6] =
-    ["noseparate-code", "no-build-id", "norelro", "no-eh-frame-hdr", "discard-eh-frame", "icf"];
+const LINK_STEPS: [&str; 7] = [
+    "noseparate-code",
+    "no-rosegment",
+    "no-build-id",
+    "norelro",
+    "no-eh-frame-hdr",
+    "discard-eh-frame",
+    "icf",
+];
 
 /// A target the probe is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,12 +226,14 @@ pub(crate) fn build_for_use(targets: &[Target], builder: Builder) -> Result<Vec<
     for &target in targets {
         println!("building for {}", target.triple());
         let built = build(target, builder)?;
-        let file = fs::read(&built).doing(format_args!("read {}", built.display()))?;
+        let mut file = fs::read(&built).doing(format_args!("read {}", built.display()))?;
+        elf::trim(&mut file).doing(format_args!("trim {}", built.display()))?;
         let destination = target.file();
-        let copying = format!("copy it to {}", destination.display());
+        let writing = format!("write {}", destination.display());
         // Removed first: a probe that is running just now would refuse to be overwritten.
         let _absent = fs::remove_file(&destination);
-        fs::copy(&built, &destination).doing(&copying)?;
+        fs::write(&destination, &file).doing(&writing)?;
+        fs::set_permissions(&destination, Permissions::from_mode(0o755)).doing(&writing)?;
         println!(
             "  {}: {} bytes (limit {}, aim {})",
             destination.display(),
@@ -239,16 +273,40 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The compiler's flags for the probe, without the step that is left out.
-pub(crate) fn compiler_flags(left_out: Option<&str>) -> Vec<&'static str> {
+/// The compiler's flags for any small static program.
+pub(crate) fn static_flags() -> impl Iterator<Item = &'static str> {
+    COMPILER_STEPS.into_iter().map(|(_, flag)| flag)
+}
+
+/// The size steps that are flags of the compiler: each name and its flag.
+fn compiler_steps(target: Target) -> Vec<(&'static str, String)> {
+    let of_target = match target {
+        Target::X86_64 => &LLVM_STEPS_X86_64[..],
+        Target::Aarch64 => &LLVM_STEPS_AARCH64,
+    };
+    let tiny = (target == Target::Aarch64).then_some(TINY);
+    let llvm = LLVM_STEPS.iter().chain(of_target);
     COMPILER_STEPS
         .into_iter()
-        .filter(|(step, _)| left_out != Some(step))
-        .map(|(_, flag)| flag)
+        .chain(tiny)
+        .map(|(step, flag)| (step, flag.to_owned()))
+        .chain(llvm.map(|flag| (*flag, format!("-Cllvm-args={flag}"))))
         .collect()
 }
 
-/// What the linker is given for a probe; the same as `probe-static/build.rs` gives it.
+/// The compiler's flags for the probe, without the step that is left out.
+pub(crate) fn compiler_flags(target: Target, left_out: Option<&str>) -> String {
+    let mut flags = NO_LIBC.to_owned();
+    for (step, flag) in compiler_steps(target) {
+        if left_out != Some(step) {
+            flags.push(' ');
+            flags.push_str(&flag);
+        }
+    }
+    flags
+}
+
+/// What the linker is given for any small static program.
 pub(crate) fn link_arguments() -> impl Iterator<Item = &'static str> {
     ["-lc", "-znoseparate-code", "--build-id=none", "-znorelro", "--no-eh-frame-hdr"].into_iter()
 }
@@ -278,7 +336,7 @@ fn cargo_build(target: Target, builder: Builder, left_out: Option<&str>) -> (Com
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env(target.variable("LINKER"), "rust-lld")
-        .env(target.variable("RUSTFLAGS"), compiler_flags(left_out).join(" "))
+        .env(target.variable("RUSTFLAGS"), compiler_flags(target, left_out))
         .env_remove("TICKMARK_PROBE_LEAVE_OUT");
     if let Some(step) = left_out {
         command.env("TICKMARK_PROBE_LEAVE_OUT", step);
@@ -295,32 +353,39 @@ fn cargo_build(target: Target, builder: Builder, left_out: Option<&str>) -> (Com
 /// Prints, as a table of the README, the size without each step. The steps overlap, so what they
 /// save apart does not add up to what they save together.
 fn size_steps(targets: &[Target]) -> Result<(), Failure> {
-    let steps = PROFILE_STEPS
-        .iter()
-        .map(|step| step.0)
-        .chain(COMPILER_STEPS.iter().map(|step| step.0))
-        .chain(LINK_STEPS);
-    let size = |target, left_out| -> Result<u64, Failure> {
+    let size = |target, left_out| -> Result<usize, Failure> {
         let (mut command, built) = cargo_build(target, Builder::Cargo, left_out);
         let output = command.output().doing("run cargo")?;
         if !output.status.success() {
             return Err(Failure::failed(String::from_utf8_lossy(&output.stderr)));
         }
-        Ok(fs::metadata(&built).doing(format_args!("read {}", built.display()))?.len())
+        let reading = format!("read {}", built.display());
+        let mut file = fs::read(&built).doing(&reading)?;
+        if left_out != Some(TRIM) {
+            elf::trim(&mut file).doing(&reading)?;
+        }
+        Ok(file.len())
     };
     for &target in targets {
+        let compiler_steps = compiler_steps(target);
+        let steps = PROFILE_STEPS
+            .iter()
+            .map(|step| step.0)
+            .chain(compiler_steps.iter().map(|step| step.0))
+            .chain(LINK_STEPS)
+            .chain([TRIM]);
         let whole = size(target, None)?;
         println!("| {} | bytes | the step saves |", target.triple());
         println!("|---|---:|---:|");
         println!("| all steps | {whole} | |");
-        for step in steps.clone() {
+        for step in steps {
             // Two of them are no mere savings: a program without std has nothing to unwind with,
             // and only fat LTO drops the parts of `core` that ask for it.
             let Ok(without) = size(target, Some(step)) else {
                 println!("| without `{step}` | does not link | |");
                 continue;
             };
-            let saved = i128::from(without) - i128::from(whole);
+            let saved = without.cast_signed() - whole.cast_signed();
             println!("| without `{step}` | {without} | {saved} |");
         }
         println!();

@@ -102,7 +102,7 @@ fn odd_states(site: &Site) {
     assert_eq!(states(b"").0, None);
     let (json, table) = states(b"a\"b\\ consuming;\n\x1b[2J\xff stopped");
     assert_eq!(json, Some(json!("a\"b\\ consuming;??[2J? stopped")));
-    assert!(table.contains("\n      a\"b\\ consuming;??[2J? stopped\n"), "{table}");
+    assert!(table.contains("\n      consumer_states a\"b\\ consuming;??[2J? stopped\n"), "{table}");
     let longest = "~".repeat(192);
     assert_eq!(states(longest.as_bytes()).0, Some(json!(longest)));
 }
@@ -199,10 +199,10 @@ fn explain_holds(site: &Site) {
             }
         }
     }
-    let said = |line: &&str| *line == "      orders consuming; mails consuming";
+    let said = |line: &&str| *line == "      consumer_states orders consuming; mails consuming";
     assert_eq!(answer.stdout.lines().filter(said).count(), 11);
-    assert!(line("directory ").ends_with(&format!(" {} (flag)", marks.shown())));
-    assert!(line("max age").ends_with(" 9 (TICKMARK_MAX_AGE)"));
+    assert!(line("dir ").ends_with(&format!(" {} (flag)", marks.shown())));
+    assert!(line("max_age_s ").ends_with(" 9 (TICKMARK_MAX_AGE)"));
     assert!(line("format ").ends_with(" binary (default)"));
     assert!(line("topology ").ends_with(" auto (default)"));
     assert!(line("verdict ").ends_with(" worker-7 missing"));

@@ -103,7 +103,7 @@ pub(crate) fn empty(host: Target, directory: &Path) -> Result<PathBuf, Failure> 
             .args(["--edition=2024", "--target", host.triple(), "-Clinker=rust-lld"])
             .args(["-Copt-level=z", "-Clto=fat", "-Ccodegen-units=1"])
             .args(["-Cpanic=abort", "-Cstrip=symbols"])
-            .args(probe::compiler_flags(None))
+            .args(probe::static_flags())
             .args(probe::link_arguments().map(|argument| format!("-Clink-arg={argument}")))
             .arg("-o")
             .arg(&file)
