@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Instant;
 
 use crate::demo::build_lapin_worker;
@@ -250,7 +252,12 @@ fn fuzzing() -> Result<(), Failure> {
     if targets.trim().is_empty() {
         return Err(Failure::failed("there is no fuzz target"));
     }
-    for target in targets.split_whitespace() {
+    // Built once and together: each run would build its own.
+    let built = fuzz().arg("build").output().doing("run cargo +nightly fuzz build")?;
+    if !built.status.success() {
+        return Err(Failure::failed(String::from_utf8_lossy(&built.stderr)));
+    }
+    let run = |target: &str| -> Result<(), Failure> {
         // The corpus of the repository is read, and what this run finds goes elsewhere.
         let found = workspace::build_directory("fuzz-corpus").join(target);
         fs::create_dir_all(&found).doing(format_args!("make {}", found.display()))?;
@@ -268,6 +275,18 @@ fn fuzzing() -> Result<(), Failure> {
             )));
         }
         println!("  {target}: {FUZZ_SECONDS} s without a finding");
-    }
-    Ok(())
+        Ok(())
+    };
+    // Each keeps one processor busy.
+    let queue = Mutex::new(targets.split_whitespace());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let lane = || std::iter::from_fn(next).try_for_each(run);
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let lanes: Vec<_> = (0..processors).map(|_| scope.spawn(lane)).collect();
+        lanes.into_iter().try_for_each(|lane| match lane.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })
 }

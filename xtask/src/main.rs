@@ -11,6 +11,7 @@ mod image;
 mod lint_manifest;
 mod outcome;
 mod probe;
+mod suites;
 mod test;
 mod verify;
 mod workspace;

@@ -13,10 +13,33 @@ use libtest_mimic::{Completion, Failed, Trial};
 use crate::site::{Binaries, GUEST, directory, in_guest, missing_means};
 use crate::skip;
 
-pub(crate) fn trial(binaries: &Binaries) -> Trial {
+/// A guest has one processor and is slow, so there are several, each with a share of the cases.
+pub(crate) const GUESTS: usize = 2;
+
+/// The share of this guest, as `0/2`: those cases whose number leaves this remainder.
+const SHARE: &str = "TICKMARK_OLD_KERNEL_SHARE";
+
+/// Whether the case of this number is for this program: all are, outside a guest.
+pub(crate) fn is_ours(number: usize) -> bool {
+    let share = env::var(SHARE).ok();
+    let share = share.as_deref().and_then(|share| share.split_once('/'));
+    let Some((remainder, guests)) = share else {
+        return true;
+    };
+    let (remainder, guests): (usize, usize) =
+        (remainder.parse().expect("a share"), guests.parse().expect("a share"));
+    number % guests == remainder
+}
+
+pub(crate) fn trials(binaries: &Binaries) -> Vec<Trial> {
+    (0..GUESTS).map(|share| trial(binaries, share)).collect()
+}
+
+fn trial(binaries: &Binaries, share: usize) -> Trial {
     let binaries: Vec<(&'static str, PathBuf)> =
         binaries.found.iter().map(|(_, variable, path)| (*variable, path.clone())).collect();
-    Trial::ignorable_test("Linux 6.1: the suite in a guest", move || {
+    let name = format!("Linux 6.1: the suite in a guest, {} of {GUESTS}", share + 1);
+    Trial::ignorable_test(name, move || {
         if in_guest() {
             return Ok(Completion::ignored_with("this is the guest"));
         }
@@ -34,11 +57,15 @@ pub(crate) fn trial(binaries: &Binaries) -> Trial {
             return skip(reason);
         }
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        run_in_guest(&repository.join(uml), &binaries).map(|()| Completion::Completed)
+        run_in_guest(&repository.join(uml), &binaries, share).map(|()| Completion::Completed)
     })
 }
 
-fn run_in_guest(uml: &Path, binaries: &[(&'static str, PathBuf)]) -> Result<(), Failed> {
+fn run_in_guest(
+    uml: &Path,
+    binaries: &[(&'static str, PathBuf)],
+    share: usize,
+) -> Result<(), Failed> {
     // A build may have put the binaries where the guest sees nothing.
     let visible = tempfile::Builder::new().prefix("guest.").tempdir_in(directory()?)?;
     let place = |from: &Path, name: &str| -> io::Result<PathBuf> {
@@ -46,7 +73,8 @@ fn run_in_guest(uml: &Path, binaries: &[(&'static str, PathBuf)]) -> Result<(), 
         fs::copy(from, &to)?;
         Ok(to)
     };
-    let mut settings: Vec<OsString> = vec![format!("{GUEST}=1").into()];
+    let mut settings: Vec<OsString> =
+        vec![format!("{GUEST}=1").into(), format!("{SHARE}={share}/{GUESTS}").into()];
     for (variable, path) in binaries {
         let mut setting = OsString::from(format!("{variable}="));
         setting.push(place(path, variable)?);
