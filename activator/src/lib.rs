@@ -26,6 +26,8 @@ pub mod staged;
 pub mod state;
 pub mod stub;
 pub mod swap;
+#[cfg(feature = "systemd")]
+pub mod unit;
 
 pub use activator::{Activator, Build, Hooks, Options, Wrap};
 pub use error::{BoxError, Error};

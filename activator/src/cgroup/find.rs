@@ -11,6 +11,8 @@ use rustix::process::geteuid;
 
 use super::Delegation;
 use super::directory::Directory;
+#[cfg(feature = "systemd")]
+use super::kill::Cgroup;
 use crate::error::{Doing as _, Error, Kind};
 
 /// The unit beside the daemon's own whose cgroup holds the hosts: it is not stopped with the
@@ -19,6 +21,8 @@ const COMPANION: &str = "tickmark-hosts.service";
 
 /// Our directory where nobody delegates: below the root of the hierarchy or of the namespace.
 const OWN: &str = "tickmark";
+
+const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// The setting `cgroup`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,9 +138,33 @@ fn make(path: &Path) -> Result<Result<Directory, Errno>, Error> {
     }
 }
 
+/// Whether something lives in the cgroup of this path, as `/proc/<pid>/cgroup` and systemd name
+/// it, or below; `None` where there is none.
+///
+/// # Errors
+/// No cgroup v2 is mounted where it could be seen, or its `cgroup.events` cannot be read.
+#[cfg(feature = "systemd")]
+pub(crate) fn is_populated(path: &str) -> Result<Option<bool>, Error> {
+    let mountinfo = fs::read_to_string(MOUNTS).doing(|| format!("read {MOUNTS}"))?;
+    let found = own_directory(&format!("0::{path}"), &mountinfo).ok_or_else(|| {
+        Error::new(Kind::Io, format!("no cgroup v2 is mounted that shows {path}"))
+    })?;
+    let (Some(parent), Some(name)) = (found.directory.parent(), found.directory.file_name()) else {
+        return Ok(None);
+    };
+    match Directory::open(parent) {
+        Ok(parent) => match Cgroup::open(&parent, name)? {
+            Some(cgroup) => cgroup.directory.doing(cgroup.populated(), "read cgroup.events of"),
+            None => Ok(None),
+        },
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(io::Error::from(error)).doing(|| format!("open {}", parent.display())),
+    }
+}
+
 fn own() -> Result<OwnCgroup, String> {
     let read = |path: &str| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
-    own_directory(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?)
+    own_directory(&read("/proc/self/cgroup")?, &read(MOUNTS)?)
         .ok_or_else(|| "no cgroup v2 is mounted that this process is in".to_owned())
 }
 

@@ -27,6 +27,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use self::find::Setting;
+#[cfg(feature = "systemd")]
+pub(crate) use self::find::is_populated;
 pub use self::host::HostCgroup;
 pub use self::kill::{Empty, Evidence, Unproven, leader_exit};
 pub use self::leaf::Leaf;
