@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use lapin::options::{BasicPublishOptions, QueueDeclareOptions, QueueDeleteOptions};
+use lapin::options::{
+    BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
+};
 use lapin::{Channel, Connection, ConnectionProperties};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -208,10 +210,12 @@ impl Broker {
 
     pub(crate) fn publish(&self, host: &str, queue: &str, messages: usize) -> Result<(), Stop> {
         self.talk(host, async |channel| {
+            channel.confirm_select(ConfirmSelectOptions::default()).await?;
             for _ in 0..messages {
                 let options = BasicPublishOptions::default();
                 channel
                     .basic_publish("".into(), queue.into(), options, b"job", Default::default())
+                    .await?
                     .await?;
             }
             Ok(())

@@ -114,11 +114,11 @@ fn series(case: &Case<'_>, pod: &str, worker: &str, clock: &Clock) -> Result<Cou
     for number in 0..RESTARTS {
         case.step(&format!("{worker}: restart {} of {RESTARTS}", number + 1));
         let last_mark = if number % 2 == 0 {
-            signal(case, pod, worker, "KILL", None)?;
+            signal_current(case, pod, worker, "KILL", None, &mut id)?;
             count.killed += 1;
             Some(Instant::now())
         } else {
-            let at = fail_the_probe(case, pod, worker, clock)?;
+            let at = fail_the_probe(case, pod, worker, clock, &mut id)?;
             count.failed += 1;
             at
         };
@@ -145,9 +145,10 @@ fn fail_the_probe(
     pod: &str,
     worker: &str,
     clock: &Clock,
+    id: &mut String,
 ) -> Result<Option<Instant>, Stop> {
     const FROZEN: u32 = 1;
-    signal(case, pod, worker, "STOP", Some(FROZEN))?;
+    signal_current(case, pod, worker, "STOP", Some(FROZEN), id)?;
     // Not the event: a kubelet drops those of a pod that had many. The other slot logs its drain, and
     // leaves its last mark in it: not before this was asked the time before.
     case.pause(clock.kill().at_least)?;
@@ -206,6 +207,23 @@ fn signal(
     let mut arguments = vec!["/node", "signal", name, &id];
     arguments.extend(slot.as_deref());
     case.on_node_of(pod, &arguments).map(drop)
+}
+
+/// The same, if need be to the container after this one: a kubelet that had started it again before it
+/// saw the new name starts it once more.
+fn signal_current(
+    case: &Case<'_>,
+    pod: &str,
+    worker: &str,
+    name: &str,
+    slot: Option<u32>,
+    id: &mut String,
+) -> Result<(), Stop> {
+    if signal(case, pod, worker, name, slot).is_ok() {
+        return Ok(());
+    }
+    *id = started(case, pod, worker, id)?;
+    signal(case, pod, worker, name, slot)
 }
 
 fn rename_image(case: &Case<'_>, pod: &str, worker: &str, image: &str) -> Result<(), Stop> {
