@@ -339,7 +339,8 @@ impl Activator {
         })
     }
 
-    /// Revokes what has not started yet, and lets the hosts run on.
+    /// Revokes what has not started yet, lets the hosts run on, and gives up the lease. Dropping it
+    /// does the same, and tells nobody when it is done.
     pub async fn close(self) {
         for host in self.hosts.values() {
             host.close().await;
@@ -373,6 +374,14 @@ fn named(path: &Path, build: Option<BuildName>) -> Result<BuildName, Error> {
         },
         Ok,
     )
+}
+
+impl Drop for Activator {
+    fn drop(&mut self) {
+        for host in self.hosts.values() {
+            host.let_go();
+        }
+    }
 }
 
 fn in_use(store: &crate::state::HostState, name: &BuildName) -> bool {

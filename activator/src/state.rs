@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -34,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct Lease {
     path: PathBuf,
     /// Holds the lock while it is open.
-    _directory: File,
+    directory: Mutex<Option<File>>,
     device: u64,
     inode: u64,
     given_up: AtomicBool,
@@ -72,7 +73,7 @@ impl Lease {
         let stat = directory.metadata().doing(doing)?;
         let lease = Lease {
             path: path.to_owned(),
-            _directory: directory,
+            directory: Mutex::new(Some(directory)),
             device: stat.dev(),
             inode: stat.ino(),
             given_up: AtomicBool::new(false),
@@ -107,9 +108,11 @@ impl Lease {
         ))
     }
 
-    /// Counts as lost from now on; the lock itself ends when this is dropped.
+    /// Counts as lost from now on, and lets another activator take it. What may still start must
+    /// have been revoked before.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::SeqCst);
+        drop(self.directory.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 

@@ -210,8 +210,10 @@ impl Actor {
             _ => return,
         };
         let Some(successor) = &self.swap.record().successor else { return };
-        // One that was stopped from outside did not fail by itself.
-        if successor.number == number && !successor.ready && self.context.ended().is_none() {
+        // One that was stopped from outside, or may not start, did not fail by itself.
+        let outside = self.context.ended().is_some()
+            || self.problem.as_ref().is_some_and(|error| error.is_layout() || error.is_refused());
+        if successor.number == number && !successor.ready && !outside {
             let why = self.problem.as_ref().map_or_else(|| "it died".to_owned(), Error::to_string);
             self.shared.store().failed.insert(successor.build.name.clone(), why);
         }

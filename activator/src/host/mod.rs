@@ -287,6 +287,12 @@ impl Host {
         }
     }
 
+    /// As [`Host::close`], without waiting.
+    pub(crate) fn let_go(&self) {
+        let (reply, _) = oneshot::channel();
+        let _closed = self.send(Input::Close(reply));
+    }
+
     /// Runs `write` while `number` is the current generation, and says whether it ran: nothing
     /// switches meanwhile.
     pub(crate) fn write(&self, number: GenerationNumber, write: &mut dyn FnMut()) -> bool {

@@ -4,14 +4,18 @@
 //!
 //! This program is also what is staged: a script that runs it with other arguments is a build.
 
+mod awaits;
 mod bad;
 mod basics;
 mod client;
 mod crash;
 mod daemon;
+mod outside;
+mod refusals;
 mod service;
 mod site;
 mod storm;
+mod supervision;
 
 use std::process::ExitCode;
 
@@ -31,15 +35,23 @@ fn main() -> ExitCode {
             .init();
     }
     let arguments = Arguments::from_args();
-    let trials = [basics::ALL, bad::ALL, crash::ALL, storm::ALL]
-        .into_iter()
-        .flatten()
-        .map(|&(name, case)| {
-            Trial::test(name, move || {
-                site::runtime().block_on(case());
-                Ok(())
-            })
+    let trials = [
+        basics::ALL,
+        bad::ALL,
+        awaits::ALL,
+        supervision::ALL,
+        refusals::ALL,
+        crash::ALL,
+        storm::ALL,
+    ]
+    .into_iter()
+    .flatten()
+    .map(|&(name, case)| {
+        Trial::test(name, move || {
+            site::runtime().block_on(case());
+            Ok(())
         })
-        .collect();
+    })
+    .collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

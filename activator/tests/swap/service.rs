@@ -12,9 +12,32 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) fn run() -> ExitCode {
+    if std::env::args().nth(2).as_deref() == Some("sidecar") {
+        return sidecar();
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(serve());
     ExitCode::SUCCESS
+}
+
+/// Leaves a note of what it is, and waits for its end.
+fn sidecar() -> ExitCode {
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    let note = format!(
+        "{} {} {}",
+        variable("TICKMARK_GENERATION"),
+        variable("TICKMARK_BUILD"),
+        std::process::id()
+    );
+    // Beside the builds, where this one is.
+    let directory = std::env::current_dir().unwrap();
+    let path = directory.parent().unwrap().join("sidecar");
+    let fresh = path.with_extension("new");
+    std::fs::write(&fresh, note).unwrap();
+    std::fs::rename(&fresh, &path).unwrap();
+    loop {
+        std::thread::park();
+    }
 }
 
 fn fault() -> String {
@@ -35,8 +58,7 @@ async fn serve() {
             std::process::exit(4);
         });
     }
-    let listener = std::env::var_os("TICKMARK_SOCKET")
-        .map(|path| UnixListener::bind(PathBuf::from(path)).unwrap());
+    let listener = std::env::var_os("TICKMARK_SOCKET").map(bind);
     let healthy = Liveness::builder().consumers(1).tick(Duration::from_millis(5));
     let liveness = match &*fault {
         never if never.ends_with("never-healthy") => None,
@@ -45,7 +67,17 @@ async fn serve() {
         "another-container" => Some(healthy.environment(instead(None)).start().unwrap()),
         _ => Some(healthy.start().unwrap()),
     };
-    let accepting = || ConsumerState::Consuming;
+    let begun = std::time::Instant::now();
+    let late = fault.strip_prefix("healthy-after-").map_or(0, |ms| ms.parse().unwrap());
+    let ends = fault == "stops-ticking";
+    let accepting = move || {
+        let ms = begun.elapsed().as_millis();
+        if ms < late || ends && ms > 300 {
+            ConsumerState::Stopped
+        } else {
+            ConsumerState::Consuming
+        }
+    };
     let _registered = liveness.as_ref().map(|liveness| liveness.register("socket", accepting));
     if fault == "ignore-term" {
         loop {
@@ -86,6 +118,15 @@ async fn serve() {
     while tokio::runtime::Handle::current().metrics().num_alive_tasks() > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// A canonical socket that a generation before left is this service's own to clear.
+fn bind(path: std::ffi::OsString) -> UnixListener {
+    let path = PathBuf::from(path);
+    UnixListener::bind(&path).unwrap_or_else(|_| {
+        std::fs::remove_file(&path).unwrap();
+        UnixListener::bind(&path).unwrap()
+    })
 }
 
 /// The marks directory of this launch, and another launch or none.

@@ -4,12 +4,14 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use tickmark_activator::backend::Backend;
 use tickmark_activator::config::Config;
-use tickmark_activator::{Activator, Answer, BuildName, HostName, Options};
+use tickmark_activator::{Activator, Answer, BuildName, Hooks, HostName, Options};
 
 #[path = "../../../worker/tests/skipping/mod.rs"]
 mod skipping;
@@ -37,6 +39,8 @@ pub(crate) struct Site {
     /// More lines of the host's table.
     pub(crate) host: String,
     pub(crate) socket: bool,
+    /// So long that no generation's control path would fit.
+    pub(crate) long_socket: bool,
 }
 
 impl Site {
@@ -53,6 +57,7 @@ impl Site {
             cgroup: "none".to_owned(),
             host: String::new(),
             socket: true,
+            long_socket: false,
         }
     }
 
@@ -87,7 +92,12 @@ impl Site {
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.path().join("s")
+        if !self.long_socket {
+            return self.path().join("s");
+        }
+        let longest = 107 - ".18446744073709551615.control".len();
+        let directory = self.path().as_os_str().len() + 1;
+        self.path().join("s".repeat(longest + 1 - directory))
     }
 
     pub(crate) fn builds(&self) -> PathBuf {
@@ -101,7 +111,13 @@ impl Site {
     /// Stages a build that runs this program as the service, with a fault or none.
     pub(crate) fn stage(&self, name: &str, fault: &str) {
         let this = std::env::current_exe().unwrap();
-        let script = format!("#!/bin/sh\nFAULT={fault} exec {} service\n", this.display());
+        // Its first act, where it has to leave a trace.
+        let trace = match fault {
+            "trace" => format!(": >{}\n", self.path().join("trace").display()),
+            _ => String::new(),
+        };
+        let script =
+            format!("#!/bin/sh\n{trace}FAULT={fault} exec {} service $1\n", this.display());
         self.stage_script(name, &script);
     }
 
@@ -134,6 +150,14 @@ impl Site {
 
     pub(crate) async fn open(&self) -> Activator {
         Activator::open(self.config()).await.unwrap()
+    }
+
+    pub(crate) async fn open_wrapped(
+        &self,
+        wrap: impl FnOnce(Arc<dyn Backend>) -> Arc<dyn Backend> + Send + 'static,
+    ) -> Activator {
+        let hooks = Hooks { backend: Some(Box::new(wrap)), ..Hooks::default() };
+        Activator::open_with(self.config(), hooks).await.unwrap()
     }
 }
 
@@ -186,6 +210,15 @@ pub(crate) fn within(seconds: u64) -> Options {
 
 pub(crate) async fn swap(activator: &Activator, name: &str) -> Answer {
     activator.swap(&host(), build(name), within(20)).await.unwrap()
+}
+
+/// Waits for a condition, and says what was awaited where it does not come.
+pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < PATIENCE, "waited {PATIENCE:?} until {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 /// The processes that run for a site, by the marks directories in their environments.
