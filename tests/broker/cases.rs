@@ -37,6 +37,10 @@ pub(crate) const ALL: &[Case] = &[
     case("the_switches", the_switches),
     case("the_alert_names_what_the_broker_exports", crate::metrics::named_as_exported),
     case("a_queue_deleted", a_queue_deleted),
+    case(
+        "a_swap_takes_consumers_from_n_to_2n_to_n",
+        crate::swap::a_swap_takes_consumers_from_n_to_2n_to_n,
+    ),
     case("both_queues_consumed", both_queues_consumed),
     case("a_connection_that_may_give_up", a_connection_that_may_give_up),
     case("prefetch_without_polling", prefetch_without_polling),

@@ -13,6 +13,7 @@ mod network;
 mod oracle;
 mod slots;
 mod soak;
+mod swap;
 mod worker;
 
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ use libtest_mimic::{Arguments, Completion, Trial};
 use crate::broker::Broker;
 
 fn main() -> ExitCode {
+    tickmark_activator::stub::intercept();
     let mut arguments = Arguments::from_args();
     // They wait: for ticks, for graces, for a broker that starts.
     arguments.test_threads = arguments.test_threads.or(Some(cases::ALL.len()));

@@ -52,6 +52,11 @@ pub(crate) fn build() {
     });
 }
 
+/// The worker that was found or built.
+pub(crate) fn program() -> &'static Path {
+    PROGRAM.get().expect("built")
+}
+
 /// A marks directory and the settings around it, and two queues that nobody else has.
 pub(crate) struct Site {
     marks: TempDir,

@@ -23,6 +23,13 @@ pub(crate) const ALL: &[Case] = &[
     ("the_parent_carries_both_before_the_successor_starts_and_one_after_the_proof", || {
         Box::pin(parent())
     }),
+    ("a_crash_before_the_parent_is_restored_is_put_right_at_the_next_start", || {
+        Box::pin(put_right())
+    }),
+    ("a_successor_that_dies_during_the_switch_leaves_the_incumbent_serving", || {
+        Box::pin(dies_during_the_switch())
+    }),
+    ("what_a_generation_forked_is_gone_with_it", || Box::pin(forked())),
     ("wake_is_cold_from_the_live_link_and_pinned_by_a_hold", || Box::pin(wakes())),
     ("a_rollback_serves_the_build_before", || Box::pin(rolls_back())),
     ("each_slot_is_started_again_alone", || Box::pin(slots())),
@@ -240,6 +247,93 @@ async fn parent() {
     let status = activator.status(&host()).await.unwrap();
     assert_eq!(status.parent.unwrap().to_string(), "pids.max 50", "the record follows");
     activator.stop(&host()).await.unwrap();
+}
+
+async fn put_right() {
+    let site = Site::new();
+    site.stage("1", "");
+    site.stage("2", "");
+    for (name, pids) in [("1", 30), ("2", 50)] {
+        let manifest = format!("tier = {{ pids = {pids} }}\n");
+        std::fs::write(site.builds().join(format!("{name}.toml")), manifest).unwrap();
+    }
+    let (state, away) = (site.state(), site.state().with_extension("away"));
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let watched = Arc::clone(&said);
+    let moved = (state.clone(), away.clone());
+    // As in a crash there: nothing of this activator is written from then on.
+    let crash = move |point: &str| {
+        if point == "restore" {
+            std::fs::rename(&moved.0, &moved.1).unwrap();
+        }
+    };
+    let activator = site.open_wrapped(move |inner| Watched::around(inner, &watched, crash)).await;
+    swap(&activator, "1").await;
+    activator.swap(&host(), build("2"), within(20)).await.unwrap();
+    until("the parent is to be restored", || away.exists()).await;
+    activator.close().await;
+    let _made_again = std::fs::remove_dir_all(&state);
+    std::fs::rename(&away, &state).unwrap();
+
+    said.lock().unwrap().clear();
+    let watched = Arc::clone(&said);
+    let next = site.open_wrapped(move |inner| Watched::around(inner, &watched, |_| {})).await;
+    until("the next activator restores it", || {
+        said.lock().unwrap().iter().any(|said| said == "restore pids.max 50")
+    })
+    .await;
+    assert_eq!(ask(&site.socket(), 1).unwrap().build, "2");
+    next.stop(&host()).await.unwrap();
+}
+
+async fn dies_during_the_switch() {
+    let site = Arc::new(Site::new());
+    site.stage("1", "");
+    site.stage("2", "");
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let incumbent = Arc::new(Mutex::new(None));
+    let (spared, place) = (Arc::clone(&incumbent), Arc::clone(&site));
+    let die = move |point: &str| {
+        if point == "switch"
+            && let Some(spared) = *spared.lock().unwrap()
+        {
+            for pid in alive(&place).into_iter().filter(|pid| *pid != spared) {
+                kill(pid);
+            }
+            // Its end is noticed before the link is made.
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    };
+    let activator = site.open_wrapped(move |inner| Watched::around(inner, &said, die)).await;
+    swap(&activator, "1").await;
+    let first = pid(&activator).await.unwrap();
+    *incumbent.lock().unwrap() = Some(first);
+    let answer = swap(&activator, "2").await;
+    assert!(matches!(answer.outcome, Outcome::Unchanged { why: Why::Died, .. }), "{answer:?}");
+    assert_eq!(ask(&site.socket(), 1).unwrap().build, "1");
+    assert_eq!(alive(&site), [first]);
+    *incumbent.lock().unwrap() = None;
+    activator.stop(&host()).await.unwrap();
+}
+
+/// In a cgroup, whatever became of it: without one it would stay.
+async fn forked() {
+    let Some(site) = Site::contained() else { return };
+    let this = std::env::current_exe().unwrap();
+    let script = format!(
+        "#!/bin/sh\n(setsid sh -c 'trap \"\" TERM; while :; do sleep 60; done' &)\n\
+         exec {} service $1\n",
+        this.display()
+    );
+    site.stage_script("1", &script);
+    site.stage("2", "");
+    let activator = site.open().await;
+    assert_eq!(swap(&activator, "1").await.outcome.exit(), 0);
+    until("it has forked", || alive(&site).len() >= 2).await;
+    assert_eq!(swap(&activator, "2").await.outcome.exit(), 0);
+    assert_eq!(alive(&site).len(), 1, "what it forked is gone with it");
+    assert_eq!(activator.stop(&host()).await.unwrap().outcome, Outcome::Stopped);
+    assert!(alive(&site).is_empty());
 }
 
 async fn wakes() {
