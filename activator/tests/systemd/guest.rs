@@ -13,7 +13,7 @@ pub(crate) const DBUS: &str = "/usr/bin/dbus-daemon";
 /// Given to the program inside.
 pub(crate) const SETTING: &str = "TICKMARK_SYSTEMD_GUEST=1";
 
-const RUNTIME: &str = "/run/user/0";
+pub(crate) const RUNTIME: &str = "/run/user/0";
 const CGROUP: &str = "/sys/fs/cgroup/manager";
 
 pub(crate) fn is_this() -> bool {
@@ -65,6 +65,12 @@ pub(crate) fn start_manager() -> [Child; 2] {
         [&b"running\n"[..], b"degraded\n"].contains(&&state[..])
     });
     [bus, manager]
+}
+
+/// Where this program is, and beside it the others.
+pub(crate) fn programs() -> PathBuf {
+    let own = env::current_exe().expect("this program has a path");
+    own.parent().expect("in a directory").to_owned()
 }
 
 /// Where units are looked for that go with the boot.

@@ -5,7 +5,6 @@
 //! dbus-daemon. Skipped, with the reason in one line, without them; with `TICKMARK_NO_SKIPS` that
 //! fails.
 
-mod daemon;
 mod guest;
 mod restart;
 mod units;
@@ -23,10 +22,6 @@ const UML: &str = "TICKMARK_UML";
 const VISIBLE_TO_A_GUEST: &str = "/var/tmp";
 
 fn main() -> ExitCode {
-    tickmark_activator::stub::intercept();
-    if let Some(state) = daemon::asked_for() {
-        return daemon::run(&state);
-    }
     let mut arguments = Arguments::from_args();
     if guest::is_this() {
         // One manager, and one set of units.
@@ -56,7 +51,17 @@ fn in_guest() -> Result<Completion, Failed> {
     let uml = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(uml);
     let visible = tempfile::Builder::new().prefix("tickmark.").tempdir_in(VISIBLE_TO_A_GUEST)?;
     let tests = visible.path().join("systemd");
-    fs::copy(env::current_exe()?, &tests)?;
+    let activator = Path::new(env!("CARGO_BIN_EXE_tickmark-activator"));
+    // Which cargo builds with the tests.
+    let http = activator.with_file_name("examples").join("http");
+    for (from, name) in [
+        (&env::current_exe()?, "systemd"),
+        (&activator.to_owned(), "tickmark-activator"),
+        (&http, "http"),
+    ] {
+        fs::copy(from, visible.path().join(name))
+            .map_err(|error| format!("{}: {error}", from.display()))?;
+    }
     // The guest is a tree of processes; in a PID namespace none of them outlives this test.
     let output = Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child"])
