@@ -116,6 +116,8 @@ fn features() -> Result<(), Failure> {
     for feature in ["tokio", "lapin", "serve"] {
         cargo(&["check", "--quiet", "--package", "tickmark", "--features", feature])?;
     }
+    // Its tests have it with everything.
+    cargo(&["check", "--quiet", "--package", "tickmark-activator", "--no-default-features"])?;
     for target in Target::ALL {
         for features in [&["--no-default-features"][..], &[]] {
             let mut arguments =

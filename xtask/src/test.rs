@@ -15,8 +15,9 @@ Builds the static probe and both workers and runs every test that needs no clust
 need Debian's rabbitmq-server, two of them iptables, and the one of the worker's image buildah and
 runc. Tests that need root run as root; the container tests also need Debian's runc; those of the
 images also buildah, skopeo, containerd and busybox-static; the test
-beside a Ruby worker needs ruby; those on an old kernel need TICKMARK_UML to name a script that
-runs a program under Linux 6.1. What cannot run here is skipped with one line that says why.
+beside a Ruby worker needs ruby; those on an old kernel, and those of the activator
+that need a whole cgroup v2 or systemd and dbus-daemon, need TICKMARK_UML to name a script that runs a
+program under Linux 6.1. What cannot run here is skipped with one line that says why.
 
 The test programs run beside one another where they mostly wait. With a PART, only those of packages
 with it in their name: broker, container, images, probe, xtask; doc is the documents' examples.
