@@ -165,7 +165,7 @@ impl Launched {
 
 fn settings(directory: &CStr, max_age: MaxAge, launch: Option<LaunchToken>) -> Settings<'_> {
     fn given<T>(value: T) -> Sourced<T> {
-        Sourced { value, source: Source::Flag }
+        Sourced { value, source: Source::FLAG }
     }
     Settings {
         dir: given(directory),
