@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: the probe beside other programs in one interleaved run, its budget, and what it
 //! costs a node; then the worker's own benchmarks. Ratios are what carries over to another machine.
 
+mod activator;
 mod marks;
 mod memory;
 mod programs;
@@ -20,6 +21,7 @@ pub(crate) use programs::empty;
 
 const HELP: &str = "\
 cargo xtask bench [FLAG]...
+cargo xtask bench activator [FLAG]...   what a swap costs: has its own --help
 
 Builds the probe and measures it with 1, 4 and 32 slots beside an empty static program, /bin/true
 and, where they are installed, a static Go program and Ruby: medians of an interleaved run, the CPU
@@ -56,6 +58,7 @@ pub(crate) fn command(mut arguments: lexopt::Parser) -> Result<(), Failure> {
                     Failure::usage(format!("--rounds {text}: expected a number from 20 on"))
                 })?;
             }
+            Value(what) if what == "activator" => return activator::command(arguments),
             Long("worker") => probe = false,
             Long("no-worker") => worker = false,
             Long("help") | Short('h') => {
