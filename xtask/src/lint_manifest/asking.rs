@@ -117,11 +117,12 @@ impl Flags {
     fn read<'w>(words: impl Iterator<Item = &'w str>) -> Result<Self, String> {
         let words: Vec<CString> =
             words.map(CString::new).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
-        let parsed = arguments::parse(words.iter().map(CString::as_c_str)).map_err(|error| {
-            let mut said = Said(Vec::new());
-            error.say(&mut said);
-            String::from_utf8_lossy(&said.0).into_owned()
-        })?;
+        let parsed =
+            arguments::parse(&mut words.iter().map(CString::as_c_str)).map_err(|error| {
+                let mut said = Said(Vec::new());
+                error.say(&mut said);
+                String::from_utf8_lossy(&said.0).into_owned()
+            })?;
         Ok(Self {
             dir: parsed.dir.map(CStr::to_string_lossy).map(std::borrow::Cow::into_owned),
             max_age: parsed.max_age.map(|seconds| u64::from(seconds.get())),
