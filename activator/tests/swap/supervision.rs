@@ -1,5 +1,6 @@
 //! What happens while nobody asks: deaths, red verdicts, backoff; and requests that meet.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -262,13 +263,16 @@ async fn put_right() {
     let watched = Arc::clone(&said);
     let moved = (state.clone(), away.clone());
     // As in a crash there: nothing of this activator is written from then on.
+    let armed = Arc::new(AtomicBool::new(false));
+    let second = Arc::clone(&armed);
     let crash = move |point: &str| {
-        if point == "restore" {
+        if point == "restore" && second.load(Ordering::SeqCst) {
             std::fs::rename(&moved.0, &moved.1).unwrap();
         }
     };
     let activator = site.open_wrapped(move |inner| Watched::around(inner, &watched, crash)).await;
     swap(&activator, "1").await;
+    armed.store(true, Ordering::SeqCst);
     activator.swap(&host(), build("2"), within(20)).await.unwrap();
     until("the parent is to be restored", || away.exists()).await;
     activator.close().await;
@@ -399,8 +403,11 @@ async fn slots() {
     let now = alive(&site);
     assert!(now.contains(&before[0]) && now.contains(&before[2]), "the others go on");
     assert_eq!(serves(&activator).await, Some(1), "the generation is the same");
-    let status = activator.status(&host()).await.unwrap();
-    assert_eq!(status.generations[0].pids.len(), 3);
+    let begun = Instant::now();
+    while activator.status(&host()).await.unwrap().generations[0].pids.len() != 3 {
+        assert!(begun.elapsed() < PATIENCE, "the slot is not in hand again");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     assert_eq!(swap(&activator, "2").await.outcome.exit(), 0);
     assert_eq!(alive(&site).len(), 3);
     assert_eq!(activator.stop(&host()).await.unwrap().outcome, Outcome::Stopped);
