@@ -62,7 +62,8 @@ impl Places {
             ["cargo", "xtask", rest @ ..] => self.xtask(rest),
             ["cargo", "run", rest @ ..] => package(rest),
             ["cargo", rest @ ..] => cargo(rest),
-            ["docker" | "podman", "load" | "build", ..]
+            ["buildah" | "docker" | "podman", "bud" | "build", rest @ ..] => containerfile(rest),
+            ["docker" | "podman", "load", ..]
             | ["ctr", "images", "import", ..]
             | ["skopeo", "copy", ..] => Ok(()), // The cases beside this one do what they stand for.
             ["helm", "template", ..] => Ok(()), // Somebody else's program, into one of ours.
@@ -223,6 +224,15 @@ fn package(rest: &[&str]) -> Result<(), String> {
     } else {
         Err(format!("there is no package {package}"))
     }
+}
+
+/// A build names a file that is there; each of those is built by a case.
+fn containerfile(rest: &[&str]) -> Result<(), String> {
+    let at = rest.iter().position(|word| ["-f", "--file"].contains(word));
+    let Some(file) = at.and_then(|at| rest.get(at + 1)) else {
+        return Err("a build without -f".to_owned());
+    };
+    if repository().join(file).is_file() { Ok(()) } else { Err(format!("there is no {file}")) }
 }
 
 /// Cargo's own commands name packages, tests and benches of the workspace.

@@ -47,22 +47,32 @@ fn documents() -> Vec<PathBuf> {
     found
 }
 
+/// Sections whose commands another test runs as they stand there.
+const RUN_BY: [(&str, &str, &str); 1] =
+    [("README.md", "## Without Kubernetes", "activator/tests/readme.rs")];
+
 /// A fenced block, or a run of text between two.
 struct Part<'t> {
     line: usize,
+    /// The section it is in.
+    heading: &'t str,
     /// The fence's language; `None` of text.
     language: Option<&'t str>,
     text: String,
 }
 
 fn parts(document: &str) -> Vec<Part<'_>> {
-    let mut parts = vec![Part { line: 1, language: None, text: String::new() }];
+    let mut heading = "";
+    let mut parts = vec![Part { line: 1, heading, language: None, text: String::new() }];
     for (index, line) in document.lines().enumerate() {
         let fence = line.trim_start().strip_prefix("```");
         let inside = parts.last().is_some_and(|part| part.language.is_some());
         if let Some(language) = fence {
             let language = (!inside).then(|| language.split([',', ' ']).next().unwrap_or(""));
-            parts.push(Part { line: index + 2, language, text: String::new() });
+            parts.push(Part { line: index + 2, heading, language, text: String::new() });
+        } else if !inside && line.starts_with("## ") {
+            heading = line;
+            parts.push(Part { line: index + 2, heading, language: None, text: String::new() });
         } else if let Some(part) = parts.last_mut() {
             part.text += line;
             part.text.push('\n');
@@ -108,10 +118,23 @@ fn each_part<T>(take: impl Fn(&Part<'_>, &dyn Fn(usize) -> String, &mut Vec<T>))
         let text = fs::read_to_string(&path).expect("a document");
         let shown = path.strip_prefix(repository()).unwrap_or(&path).display();
         for part in parts(&text) {
-            take(&part, &|line| format!("{shown}:{line}"), &mut found);
+            if !is_run_elsewhere(&shown.to_string(), part.heading) {
+                take(&part, &|line| format!("{shown}:{line}"), &mut found);
+            }
         }
     }
     found
+}
+
+/// A test that names the section is one that runs it.
+fn is_run_elsewhere(document: &str, heading: &str) -> bool {
+    let by = RUN_BY.iter().find(|(where_, what, _)| *where_ == document && *what == heading);
+    by.is_some_and(|(_, _, test)| {
+        let test = repository().join(test);
+        let text = fs::read_to_string(&test).unwrap_or_else(|e| panic!("{}: {e}", test.display()));
+        assert!(text.contains(heading), "{} does not run {heading:?}", test.display());
+        true
+    })
 }
 
 /// One line of a shell: several commands where a `;`, `&&` or `|` is between.
