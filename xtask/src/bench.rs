@@ -4,6 +4,7 @@
 mod activator;
 mod marks;
 mod memory;
+mod node;
 mod programs;
 
 use std::path::Path;
@@ -22,11 +23,13 @@ pub(crate) use programs::empty;
 const HELP: &str = "\
 cargo xtask bench [FLAG]...
 cargo xtask bench activator [FLAG]...   what a swap costs: has its own --help
+cargo xtask bench node --context NAME --namespace NAMESPACE [FLAG]...
 
 Builds the probe and measures it with 1, 4 and 32 slots beside an empty static program, /bin/true
 and, where they are installed, a static Go program and Ruby: medians of an interleaved run, the CPU
 time, the system calls (where strace is installed; too many fail), the memory of its own, and what
-a probe every 10 s costs a node with 110 pods. Then `cargo bench --package tickmark`.
+a probe every 10 s costs a node with 110 pods. Then `cargo bench --package tickmark`. With node: what
+the probes of real pods cost a real node; `bench node --help`.
 
   --rounds N   how often each program runs [300]
   --no-worker  leave the worker's benchmarks out
@@ -59,6 +62,7 @@ pub(crate) fn command(mut arguments: lexopt::Parser) -> Result<(), Failure> {
                 })?;
             }
             Value(what) if what == "activator" => return activator::command(arguments),
+            Value(what) if what == "node" => return node::command(arguments),
             Long("worker") => probe = false,
             Long("no-worker") => worker = false,
             Long("help") | Short('h') => {

@@ -1,7 +1,7 @@
 //! `cargo xtask verify`: makes the images that the scenarios need, without a container engine, and
 //! becomes the program that plays them (`tests/k8s`), which has the command line.
 
-mod images;
+pub(crate) mod images;
 mod kernels;
 
 use std::ffi::OsString;

@@ -40,6 +40,8 @@ pub(crate) struct Clock {
 pub(crate) struct Probing {
     pub(crate) period: Duration,
     pub(crate) failures: u32,
+    /// When the kubelet gives up on an answer.
+    pub(crate) timeout: Duration,
 }
 
 impl Clock {
@@ -63,6 +65,7 @@ impl Clock {
             Ok::<_, Stop>(Probing {
                 period: Duration::from_secs(number("periodSeconds")?),
                 failures: u32::try_from(number("failureThreshold")?).unwrap_or(u32::MAX),
+                timeout: Duration::from_secs(number("timeoutSeconds")?),
             })
         };
         Ok(Clock {
@@ -85,12 +88,20 @@ impl Clock {
 
     /// From the loss of a consumer until the kubelet ends the container.
     pub(crate) fn kill(&self) -> Window {
-        let Probing { period, failures } = self.liveness;
+        let Probing { period, failures, .. } = self.liveness;
         let red = self.red();
         Window {
             at_least: red.at_least + period * failures.saturating_sub(1),
             at_most: red.at_most + period * failures,
         }
+    }
+
+    /// From the moment in which a process that is asked itself answers no more until the kubelet ends
+    /// the container. It asks again after a period, or at once where the last time took longer.
+    pub(crate) fn unanswered_kill(&self) -> Window {
+        let Probing { period, failures, timeout } = self.liveness;
+        let at_least = period.max(timeout) * failures.saturating_sub(1) + timeout;
+        Window { at_least, at_most: period + at_least }
     }
 
     /// From a SIGTERM that did not come from the kubelet until the probe is red, if the drain is
@@ -106,7 +117,7 @@ impl Clock {
 
     /// From the container's start until the kubelet ends it, if nothing ever starts in it.
     pub(crate) fn startup_kill(&self) -> Window {
-        let Probing { period, failures } = self.startup;
+        let Probing { period, failures, .. } = self.startup;
         Window { at_least: period * failures.saturating_sub(1), at_most: period * failures }
     }
 
@@ -125,7 +136,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest;
+    use crate::manifest::{self, Probe};
 
     fn whole(window: Window) -> (u64, u64) {
         (window.at_least.as_secs(), window.at_most.as_secs())
@@ -134,20 +145,23 @@ mod tests {
     /// The table in docs/KUBERNETES.md.
     #[test]
     fn the_recommended_manifest_gives_the_documents_numbers() {
-        let clock = Clock::of(&manifest::worker(Pace::Full)).unwrap();
+        let clock = Clock::of(&manifest::worker(Pace::Full, Probe::EXEC)).unwrap();
         assert_eq!(whole(clock.kill()), (55, 75));
         assert_eq!(whole(clock.stuck_drain_kill()), (115, 135));
         assert_eq!(clock.stuck_drain_red().at_most.as_secs(), 105);
         assert_eq!(clock.startup_kill().at_most.as_secs(), 120);
         let document = include_str!("../../../docs/KUBERNETES.md");
-        for number in ["= **75 s**", "= **55 s**", "= **120 s**", "60 to 105 s", "= **135 s**"] {
+        assert_eq!(whole(clock.unanswered_kill()), (25, 35));
+        for number in
+            ["25 to 35 s", "= **75 s**", "= **55 s**", "= **120 s**", "60 to 105 s", "= **135 s**"]
+        {
             assert!(document.contains(number), "the table has no {number}");
         }
     }
 
     #[test]
     fn the_short_clock_takes_seconds() {
-        let clock = Clock::of(&manifest::worker(Pace::Short)).unwrap();
+        let clock = Clock::of(&manifest::worker(Pace::Short, Probe::EXEC)).unwrap();
         assert_eq!((clock.tick.as_secs(), clock.max_age.as_secs()), (1, 5));
         assert!(clock.kill().at_most < Duration::from_secs(15));
         assert!(clock.shutdown_grace >= clock.termination_grace);

@@ -7,19 +7,25 @@ use serde_json::{Value, json};
 use crate::answer::{Doing as _, Stop};
 use crate::clock::Pace;
 
-/// As docs/KUBERNETES.md prints it.
+/// As docs/KUBERNETES.md prints them.
 pub(crate) const WORKER: &str = include_str!("../manifests/worker.yaml");
+const WORKER_HTTP_GET: &str = include_str!("../manifests/worker-http-get.yaml");
 const SHORT: &str = include_str!("../manifests/short.yaml");
 
-/// How the kubelet asks: a patch for each way that is not the documents'.
+/// How the kubelet asks: a manifest for each way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Probe {
     pub(crate) name: &'static str,
-    patch: &'static str,
+    manifest: &'static str,
+    /// Whether the worker's own process answers it.
+    pub(crate) is_served: bool,
 }
 
 impl Probe {
-    const ALL: [Probe; 1] = [Probe { name: "exec", patch: "{}" }];
+    pub(crate) const EXEC: Probe = Probe { name: "exec", manifest: WORKER, is_served: false };
+    pub(crate) const HTTP_GET: Probe =
+        Probe { name: "http-get", manifest: WORKER_HTTP_GET, is_served: true };
+    const ALL: [Probe; 2] = [Probe::EXEC, Probe::HTTP_GET];
 
     pub(crate) fn names() -> Vec<&'static str> {
         Probe::ALL.iter().map(|probe| probe.name).collect()
@@ -28,15 +34,11 @@ impl Probe {
     pub(crate) fn named(name: &str) -> Option<Probe> {
         Probe::ALL.into_iter().find(|probe| probe.name == name)
     }
-
-    pub(crate) fn patch(self) -> Result<Value, Stop> {
-        parse(self.patch)
-    }
 }
 
 impl Default for Probe {
     fn default() -> Probe {
-        Probe::ALL[0]
+        Probe::EXEC
     }
 }
 
@@ -44,12 +46,12 @@ pub(crate) fn parse(yaml: &str) -> Result<Value, Stop> {
     serde_saphyr::from_str(yaml).doing("read a manifest")
 }
 
-/// The recommended manifest with one replica, at a pace.
+/// The recommended manifest for a kind of probe, at a pace.
 ///
 /// # Panics
 /// Where the repository's own manifests are no YAML: a test reads them.
-pub(crate) fn worker(pace: Pace) -> Value {
-    let mut worker = parse(WORKER).expect("worker.yaml");
+pub(crate) fn worker(pace: Pace, probe: Probe) -> Value {
+    let mut worker = parse(probe.manifest).expect("worker.yaml");
     if pace == Pace::Short {
         merge(&mut worker, &parse(SHORT).expect("short.yaml"));
     }
@@ -114,11 +116,31 @@ mod tests {
     #[test]
     fn the_documents_print_what_the_scenarios_apply() {
         let document = include_str!("../../../docs/KUBERNETES.md");
-        let printed = document.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
-        assert_eq!(
-            printed, WORKER,
-            "docs/KUBERNETES.md and tests/k8s/manifests/worker.yaml differ"
-        );
+        let printed = document.split("```yaml\n").skip(1);
+        let mut printed = printed.map(|rest| rest.split("```").next().unwrap());
+        for (file, manifest) in [("worker.yaml", WORKER), ("worker-http-get.yaml", WORKER_HTTP_GET)]
+        {
+            let printed = printed.next().unwrap();
+            assert_eq!(
+                printed, manifest,
+                "docs/KUBERNETES.md and tests/k8s/manifests/{file} differ"
+            );
+        }
+    }
+
+    /// Else what one was watched to do would say nothing of the other.
+    #[test]
+    fn the_manifests_differ_in_how_the_kubelet_asks() {
+        let [mut exec, http_get] =
+            [Probe::EXEC, Probe::HTTP_GET].map(|probe| worker(Pace::Full, probe));
+        let patch = "spec: {template: {spec: {containers: [{name: worker,
+            env: [{name: TICKMARK_SERVE, value: '0.0.0.0:8086'}],
+            ports: [{name: livez, containerPort: 8086}],
+            startupProbe: {exec: null, httpGet: {path: /livez, port: livez}},
+            livenessProbe: {exec: null, httpGet: {path: /livez, port: livez}}}]}}}";
+        assert_ne!(exec, http_get);
+        merge(&mut exec, &parse(patch).unwrap());
+        assert_eq!(exec, http_get);
     }
 
     /// The README prints a part of it.
@@ -127,7 +149,7 @@ mod tests {
         let readme = include_str!("../../../README.md");
         let printed = readme.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
         let part = parse(printed).unwrap();
-        let whole = &worker(Pace::Full)["spec"]["template"]["spec"];
+        let whole = &worker(Pace::Full, Probe::EXEC)["spec"]["template"]["spec"];
         assert!(is_part(&part, whole), "README.md: {part}\n{whole}");
         assert!(!is_part(&json!({ "containers": [{ "name": "other" }] }), whole));
     }
@@ -158,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_renamed_deployment_selects_its_own_pods() {
-        let mut deployment = worker(Pace::Short);
+        let mut deployment = worker(Pace::Short, Probe::EXEC);
         rename(&mut deployment, "s01", "r");
         assert_eq!(deployment["spec"]["selector"]["matchLabels"], json!({ "app": "s01" }));
         assert_eq!(deployment["spec"]["template"]["metadata"]["labels"]["app"], "s01");

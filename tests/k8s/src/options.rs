@@ -23,7 +23,7 @@ prints what was expected and what was observed. 18 measures the node and runs on
   --kind-image IMG  the node image, for another version of Kubernetes [kind's default]
 
   --full            the times that the documents recommend, in place of seconds
-  --probe KIND      how the kubelet asks: exec [exec]
+  --probe KIND      how the kubelet asks: exec or http-get [exec]
   --host ADDRESS    this machine as pods reach it, for the brokers that run here [found out]
   --jobs N          scenarios at once [6; with --full all]
   --json            the table as JSON, on stdout

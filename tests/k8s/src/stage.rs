@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::answer::{Report, Stop, Took};
+use crate::answer::{Report, Stop, Took, Window};
 use crate::backend;
 use crate::broker::Broker;
 use crate::clock::{Clock, Pace};
@@ -141,8 +141,7 @@ impl<'a> Case<'a> {
 
     /// The recommended manifest with an image in it, one replica of it, and a name of its own.
     pub(crate) fn plan(&self, image: &str, suffix: &str) -> Result<Plan, Stop> {
-        let mut object = manifest::worker(self.stage.pace);
-        manifest::merge(&mut object, &self.stage.probe.patch()?);
+        let mut object = manifest::worker(self.stage.pace, self.stage.probe);
         let app = format!("s{:02}{suffix}-{}", self.number, self.stage.run);
         manifest::rename(&mut object, &app, &self.stage.run);
         object["spec"]["replicas"] = json!(1);
@@ -319,6 +318,28 @@ impl<'a> Case<'a> {
         let mut events = seen.events_of(&pod.name, "Unhealthy");
         let last = events.rfind(|event| event.at > after && event.message.starts_with(SAID))?;
         Some(last.message[SAID.len()..].trim().to_owned())
+    }
+
+    /// From the moment in which a process hangs until the kubelet ends the container: by the age of its
+    /// mark, or because it is the one that has to answer.
+    pub(crate) fn hung_kill(&self, clock: &Clock, asked_itself: bool) -> Window {
+        if asked_itself && self.stage.probe.is_served {
+            clock.unanswered_kill()
+        } else {
+            clock.kill()
+        }
+    }
+
+    /// The slot that answers the kubelet, where one does.
+    pub(crate) fn serving(&self, pod: &str) -> Result<Option<u32>, Stop> {
+        if !self.stage.probe.is_served {
+            return Ok(None);
+        }
+        let log = self.log(pod, false)?;
+        let line = log.lines().rfind(|line| line.contains("serving /livez"));
+        let slot =
+            line.and_then(|line| line.split_once("slot ")?.1.split(':').next()?.parse().ok());
+        slot.map(Some).ok_or_else(|| Stop::failed("no process says that it serves"))
     }
 
     /// What liveness probes that failed said, each text once.

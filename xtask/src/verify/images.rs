@@ -9,9 +9,10 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::containers;
+use crate::demo::build_worker;
 use crate::image::{Entry, Image, Part, layer_of};
 use crate::outcome::{Doing as _, Failure};
-use crate::probe::Target;
+use crate::probe::{self, Builder, Target};
 use crate::workspace;
 
 /// Whose images these are; never fetched from anywhere.
@@ -65,6 +66,30 @@ pub(super) fn write_all(directory: &Path) -> Result<(), Failure> {
         Err(reason) => println!("no image of Ruby: {reason}"),
     }
     Ok(())
+}
+
+/// Writes the image of `cargo xtask bench node`: a worker that can be asked in either way, and a program
+/// that reads the node's clock. Returns the name by which a cluster knows it.
+pub(crate) fn write_for_bench(file: &Path) -> Result<String, Failure> {
+    const NAME: &str = "bench-node";
+    let target =
+        Target::host().ok_or_else(|| Failure::failed("the image needs x86_64 or aarch64"))?;
+    for defect in probe::build_for_use(&[target], Builder::Cargo)? {
+        println!("  not fit for a release: {defect}");
+    }
+    let worker = build_worker(target, &[])?;
+    let node = build(target, "tickmark-verify-node", "verify-node")?;
+    let layer = layer_of(&[
+        at("/tickmark-probe", program(&target.file())?),
+        at("/worker", program(&worker)?),
+        at("/node", program(&node)?),
+    ])?;
+    let part = Part { architecture: target.goarch(), entrypoint: "/worker", layer };
+    let name = format!("{REGISTRY}/{NAME}:1");
+    let labels = json!({ "org.opencontainers.image.title": NAME });
+    let image = Image::of_parts(vec![part], std::slice::from_ref(&name), &labels);
+    fs::write(file, image.archive()?).doing(format_args!("write {}", file.display()))?;
+    Ok(name)
 }
 
 fn build(target: Target, package: &str, name: &str) -> Result<PathBuf, Failure> {

@@ -78,15 +78,22 @@ fn make(case: &Case<'_>) -> Result<(String, Clock), Stop> {
     let mut spec = plan.object["spec"]["template"]["spec"].clone();
     let (container, volume) = (spec["containers"][0].take(), spec["volumes"][0].take());
     let (mut containers, mut volumes) = (Vec::new(), Vec::new());
-    for name in WORKERS.into_iter().chain([CONTROL]) {
+    for (number, name) in WORKERS.into_iter().chain([CONTROL]).enumerate() {
         let mut container = container.clone();
+        if case.stage.probe.is_served {
+            manifest::merge(&mut container, &own_port(number));
+        }
         container["name"] = json!(name);
         container["volumeMounts"][0]["name"] = json!(name);
         if name == CONTROL {
-            let probe = json!({ "exec": { "command": ["/tickmark-probe-hide"] } });
+            let command = json!({ "command": ["/tickmark-probe-hide"] });
+            let probe = json!({ "exec": command, "httpGet": null });
             let patch = json!({
                 "command": ["/worker-hide"],
-                "env": [{ "name": "TICKMARK_TEST_HIDE", "value": EVERYTHING }],
+                "env": [
+                    { "name": "TICKMARK_TEST_HIDE", "value": EVERYTHING },
+                    { "name": "TICKMARK_SERVE", "value": "" },
+                ],
                 "startupProbe": probe,
                 "livenessProbe": probe,
             });
@@ -105,6 +112,18 @@ fn make(case: &Case<'_>) -> Result<(String, Clock), Stop> {
         "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec,
     }))?;
     Ok((plan.app, clock))
+}
+
+/// The containers of a pod share their ports.
+fn own_port(number: usize) -> Value {
+    let port = 8086 + number;
+    let probe = json!({ "httpGet": { "port": port } });
+    json!({
+        "env": [{ "name": "TICKMARK_SERVE", "value": format!("0.0.0.0:{port}") }],
+        "ports": null,
+        "startupProbe": probe,
+        "livenessProbe": probe,
+    })
 }
 
 fn series(case: &Case<'_>, pod: &str, worker: &str, clock: &Clock) -> Result<Count, Stop> {

@@ -47,15 +47,22 @@ pub(super) fn frozen(case: &Case<'_>) -> Result<Report, Stop> {
     let pod = case.start(&case.lapin(case.broker()?, "")?)?;
     // A process that hangs for whatever reason: it neither ticks nor answers.
     let stopped = case.signal(&pod.name, "STOP", None)?;
-    let limit = pod.clock.kill().at_most + pod.calls * 4;
+    let window = case.hung_kill(&pod.clock, true);
+    let limit = window.at_most + pod.calls * 4;
     let killed = case.killed(&pod, stopped.began, "liveness", limit)?;
     report.within(
         "SIGSTOP → the kubelet ends the container",
-        pod.clock.kill(),
+        window,
         stopped.until(killed.at),
         pod.calls,
     );
-    stale(case, &pod, 0, stopped.began, &mut report);
+    if case.stage.probe.is_served {
+        let line = case.complaint(&pod, stopped.began).unwrap_or_default();
+        let holds = line.contains("/livez") && line.contains("Timeout exceeded");
+        report.add("the kubelet's event", "…/livez…Timeout exceeded…", line, holds);
+    } else {
+        stale(case, &pod, 0, stopped.began, &mut report);
+    }
     let after = case.restarted(&pod, 1)?;
     report.is("restarts", 1, after.restarts);
     report.is("the probe's line afterwards", HEALTHY, &case.exec(&pod.name, &[PROBE])?.out);
@@ -70,6 +77,11 @@ pub(super) fn stale(
     after: std::time::Instant,
     report: &mut Report,
 ) {
+    if case.stage.probe.is_served {
+        // The kubelet does not say what was answered.
+        let line = case.complaint(pod, after).unwrap_or_default();
+        return report.is("the kubelet's event", "HTTP probe failed with statuscode: 503", &*line);
+    }
     let limit = pod.clock.max_age.as_secs();
     let line = case.complaint(pod, after).unwrap_or_default();
     let (begin, end) = (format!("worker-{slot} stale "), format!("s > {limit}s"));

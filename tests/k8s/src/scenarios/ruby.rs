@@ -9,6 +9,9 @@ use crate::stage::{Case, PATIENCE, WORKER, timed};
 use super::life::{HEALTHY, stale};
 
 pub(super) fn marks(case: &Case<'_>) -> Result<Report, Stop> {
+    if case.stage.probe.is_served {
+        return Err(Stop::Skipped("a Ruby worker answers nobody over HTTP".to_owned()));
+    }
     let mut report = Report::default();
     let mut plan = case.plan("ruby", "")?.patch(include_str!("../../manifests/16-ruby.yaml"))?;
     let clock = Clock::of(&plan.object)?;
