@@ -29,7 +29,8 @@ impl<'a> Probe<'a> {
     }
 
     pub(crate) fn ask(&self, container: &Container) -> Answer {
-        container.exec(&[self.program], self.changes)
+        // A busy machine may keep a probe waiting for longer than its own 3 s.
+        container.exec(&[self.program, "--timeout", "60"], self.changes)
     }
 
     /// Asks until the answer is this one; panics with all that is known when it never is.

@@ -164,7 +164,7 @@ pub(crate) fn in_guest() -> bool {
 
 /// Long enough for a few ticks of a second each on a busy machine.
 pub(crate) fn patience() -> Duration {
-    Duration::from_secs(if in_guest() { 120 } else { 20 })
+    Duration::from_secs(if in_guest() { 240 } else { 120 })
 }
 
 /// The directory of this run.
