@@ -58,6 +58,11 @@ pub(crate) fn worker(pace: Pace, probe: Probe) -> Value {
     worker
 }
 
+/// What a pod of a scenario has beside what it is about.
+pub(crate) fn pod() -> Result<Value, Stop> {
+    parse(include_str!("../manifests/scenario.yaml"))
+}
+
 /// Lays `patch` over `base`.
 pub(crate) fn merge(base: &mut Value, patch: &Value) {
     match (base, patch) {

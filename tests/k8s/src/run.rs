@@ -118,6 +118,7 @@ fn play(
     let mut hands = manifest::parse(include_str!("../manifests/node.yaml"))?;
     let app = hand(run);
     manifest::rename(&mut hands, &app, run);
+    manifest::merge(&mut hands["spec"]["template"]["spec"], &manifest::pod()?);
     hands["spec"]["template"]["spec"]["containers"][0]["image"] = json!(images.reference("node")?);
     cluster.kubectl.apply(&hands)?;
     let there = watch.until(PATIENCE, interrupted, |seen| {

@@ -145,6 +145,7 @@ impl<'a> Case<'a> {
         let app = format!("s{:02}{suffix}-{}", self.number, self.stage.run);
         manifest::rename(&mut object, &app, &self.stage.run);
         object["spec"]["replicas"] = json!(1);
+        manifest::merge(&mut object["spec"]["template"]["spec"], &manifest::pod()?);
         object["spec"]["template"]["spec"]["containers"][0]["image"] =
             json!(self.stage.images.reference(image)?);
         Ok(Plan { app, object })

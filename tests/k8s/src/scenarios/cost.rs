@@ -63,6 +63,7 @@ fn measure(case: &Case<'_>, number: usize, command: &[&str]) -> Result<Spent, St
     let app = format!("s{:02}c{number}-{}", case.number, case.stage.run);
     pod["metadata"]["name"] = json!(app);
     manifest::label(&mut pod["metadata"], &app, &case.stage.run);
+    manifest::merge(&mut pod["spec"], &manifest::pod()?);
     let mut container = pod["spec"]["containers"][0].take();
     container["image"] = json!(case.stage.images.reference("ruby")?);
     container["livenessProbe"]["exec"]["command"] = json!(command);

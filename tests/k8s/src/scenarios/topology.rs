@@ -110,6 +110,7 @@ fn pod(case: &Case<'_>, pids: &str, setting: &str) -> Result<Vec<Row>, Stop> {
     let app = format!("s{:02}{pids}-{}", case.number, case.stage.run);
     pod["metadata"]["name"] = json!(app);
     manifest::label(&mut pod["metadata"], &app, &case.stage.run);
+    manifest::merge(&mut pod["spec"], &manifest::pod()?);
     manifest::merge(&mut pod["spec"], &manifest::parse(setting)?);
     let container = pod["spec"]["containers"][0].take();
     let volume = pod["spec"]["volumes"][0].take();
