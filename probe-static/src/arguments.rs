@@ -59,7 +59,7 @@ impl Words for UsageError<'_> {
     }
 }
 
-/// The names of the flags, in the order of [`Flag`].
+/// The names of the flags, a line each.
 const FLAGS: &str = "--dir\n--max-age\n--timeout\n--explain\n--json\n--version\n-V\n--help\n-h\n";
 
 /// Places in [`FLAGS`]. What follow are modes.

@@ -202,7 +202,7 @@ fn is_regular(stat: &Stat) -> bool {
     reason = "field types differ by architecture"
 )]
 fn mtime_ns(stat: &Stat) -> i64 {
-    // Years 1970 to 2255: what lies outside is as far from now as its ends are, and fits.
+    // 1970 to 2255: what lies outside is too far from now either way, and would not fit.
     (stat.st_mtime as i64).clamp(0, 9_000_000_000) * 1_000_000_000 + stat.st_mtime_nsec as i64
 }
 

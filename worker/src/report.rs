@@ -5,10 +5,8 @@
 
 use tickmark_protocol::{
     AnyMark, Detail, Encoding, Generation, Mark, Phase, Read, Relation, Shown, Sink, Topology,
-    Verdict, Words, classify, nth, say_with,
+    Verdict, Words, classify, nth, procfs::until_byte, say_with,
 };
-
-use tickmark_protocol::procfs::until_byte;
 
 use crate::clock::Clocks;
 use crate::observe::{Seen, age_ns, judge_with};
@@ -69,7 +67,7 @@ struct Report<'a> {
     own: Generation,
 }
 
-/// The members, in the order in which they are said.
+/// The members, in the order of [`NAMES`].
 #[derive(Clone, Copy)]
 enum Member {
     Version,
