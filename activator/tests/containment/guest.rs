@@ -50,7 +50,7 @@ pub(crate) fn trial() -> Trial {
             .arg(&tests)
             .args(["--test-threads=2", "--color=never"])
             .current_dir("/")
-            .env("UML_TIMEOUT_S", "300")
+            .env("UML_TIMEOUT_S", "900")
             .output()?;
         let said = String::from_utf8_lossy(&output.stdout);
         if output.status.success() && said.contains("test result: ok") {

@@ -59,8 +59,13 @@ fn in_guest() -> Result<Completion, Failed> {
         (&activator.to_owned(), "tickmark-activator"),
         (&http, "http"),
     ] {
-        fs::copy(from, visible.path().join(name))
-            .map_err(|error| format!("{}: {error}", from.display()))?;
+        fs::copy(from, visible.path().join(name)).map_err(|error| {
+            format!(
+                "{}: {error}: it is built by `cargo test` without --test, or by \
+                     `cargo build -p tickmark-activator --examples`",
+                from.display()
+            )
+        })?;
     }
     // The guest is a tree of processes; in a PID namespace none of them outlives this test.
     let output = Command::new("setpriv")
@@ -70,7 +75,7 @@ fn in_guest() -> Result<Completion, Failed> {
         .arg(&tests)
         .arg("--color=never")
         .current_dir("/")
-        .env("UML_TIMEOUT_S", "300")
+        .env("UML_TIMEOUT_S", "900")
         .output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     if output.status.success() && said.contains("test result: ok") {
