@@ -66,6 +66,10 @@ impl Places {
             ["docker" | "podman", "load", ..]
             | ["ctr", "images", "import", ..]
             | ["skopeo", "copy", ..] => Ok(()), // The cases beside this one do what they stand for.
+            // For a machine without a kubelet; activator/tests has the units under a real systemd.
+            ["install", .., "/etc/systemd/system/"] => installs(&all),
+            ["systemctl", "daemon-reload"] => Ok(()),
+            ["systemctl", "enable", .., unit] => unit_of(unit),
             ["helm", "template", ..] => Ok(()), // Somebody else's program, into one of ours.
             ["tickmark-probe" | "/tickmark-probe", ..] => self.exec(&words),
             _ if all.iter().any(|word| *word == "your-worker" || *word == "tickmark-probe") => {
@@ -224,6 +228,28 @@ fn package(rest: &[&str]) -> Result<(), String> {
     } else {
         Err(format!("there is no package {package}"))
     }
+}
+
+/// Units to install are there.
+fn installs(words: &[&str]) -> Result<(), String> {
+    let Some(pattern) = words.iter().find(|word| word.ends_with(".service")) else {
+        return Err("no unit to install".to_owned());
+    };
+    let (directory, pattern) = pattern.rsplit_once('/').unwrap_or((".", pattern));
+    let (before, after) = pattern.split_once('*').unwrap_or((pattern, ""));
+    let units =
+        fs::read_dir(repository().join(directory)).map_err(|e| format!("{directory}: {e}"))?;
+    let fits = |name: &str| name.starts_with(before) && name.ends_with(after);
+    if units.flatten().any(|unit| fits(&unit.file_name().to_string_lossy())) {
+        Ok(())
+    } else {
+        Err(format!("there is no {directory}/{pattern}"))
+    }
+}
+
+fn unit_of(unit: &str) -> Result<(), String> {
+    let file = format!("activator/systemd/{unit}.service");
+    if repository().join(&file).is_file() { Ok(()) } else { Err(format!("there is no {file}")) }
 }
 
 /// A build names a file that is there; each of those is built by a case.
