@@ -20,7 +20,7 @@ that need a whole cgroup v2 or systemd and dbus-daemon, need TICKMARK_UML to nam
 program under Linux 6.1. What cannot run here is skipped with one line that says why.
 
 The test programs run beside one another where they mostly wait. With a PART, only those of packages
-with it in their name: broker, container, images, probe, xtask; doc is the documents' examples.
+with it in their name: broker, container, image, probe, xtask; doc is the documents' examples.
 
   --no-skips   a test that is skipped fails instead: what CI asks for
 ";
