@@ -23,13 +23,12 @@ pub(crate) use programs::empty;
 const HELP: &str = "\
 cargo xtask bench [FLAG]...
 cargo xtask bench activator [FLAG]...   what a swap costs: has its own --help
-cargo xtask bench node --context NAME --namespace NAMESPACE [FLAG]...
+cargo xtask bench node [FLAG]...        what probes cost a node: has its own --help
 
 Builds the probe and measures it with 1, 4 and 32 slots beside an empty static program, /bin/true
 and, where they are installed, a static Go program and Ruby: medians of an interleaved run, the CPU
 time, the system calls (where strace is installed; too many fail), the memory of its own, and what
-a probe every 10 s costs a node with 110 pods. Then `cargo bench --package tickmark`. With node: what
-the probes of real pods cost a real node; `bench node --help`.
+a probe every 10 s costs a node with 110 pods. Then `cargo bench --package tickmark`.
 
   --rounds N   how often each program runs [300]
   --no-worker  leave the worker's benchmarks out
