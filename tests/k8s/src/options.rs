@@ -25,7 +25,7 @@ prints what was expected and what was observed. 18 measures the node and runs on
   --full            the times that the documents recommend, in place of seconds
   --probe KIND      how the kubelet asks: exec or http-get [exec]
   --host ADDRESS    this machine as pods reach it, for the brokers that run here [found out]
-  --jobs N          scenarios at once [6; with --full all]
+  --jobs N          scenarios at once [6; 18 alone]
   --json            the table as JSON, on stdout
   --record          write what was measured to VERIFYING.md
   --render          only make the document's tables anew from tests/k8s/recorded
