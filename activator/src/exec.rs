@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -459,7 +460,10 @@ impl Generations for ExecBackend {
         widen(route, generation);
         link::repoint(canonical, socket)?;
         if let Some(purge) = &self.purge {
-            match purge(&route.host, generation.number) {
+            // It is the caller's code, and the path is repointed: nothing of it may refuse the switch.
+            let purge = || purge(&route.host, generation.number);
+            let dropped = catch_unwind(AssertUnwindSafe(purge));
+            match dropped.unwrap_or_else(|_| Err("the hook panicked".into())) {
                 Ok(0) => {}
                 Ok(dropped) => tracing::info!(
                     host = %route.host, generation = %generation.number, dropped,

@@ -56,7 +56,7 @@ impl Actor {
     }
 
     pub(super) fn raise(&mut self, over: Option<Member<Staged>>, successor: Member<Staged>) {
-        self.do_blocking(move |shared| {
+        self.do_blocking(panicked(Event::RaiseRefused), move |shared| {
             let slots = shared.route().slots;
             let own = times(&successor.build.tier, slots);
             let raised = shared.generations().and_then(|backend| match &over {
@@ -75,7 +75,7 @@ impl Actor {
     }
 
     pub(super) fn restore(&mut self, member: Member<Staged>) {
-        self.do_blocking(move |shared| {
+        self.do_blocking(panicked(Event::RestoreRefused), move |shared| {
             let limit = times(&member.build.tier, shared.route().slots);
             let restored = shared
                 .generations()
@@ -94,7 +94,7 @@ impl Actor {
         let keep: Vec<GenerationNumber> = self.swap.members().map(|member| member.number).collect();
         let gate = self.gate(&member.build);
         let deadline = Instant::now() + EXEC;
-        self.do_blocking(move |shared| {
+        self.do_blocking(panicked(Event::MayHaveRun(number)), move |shared| {
             if let Ok(backend) = shared.generations() {
                 let slots = 0..shared.route().slots;
                 let keep: Vec<LeafName> = keep
@@ -214,10 +214,16 @@ impl Actor {
         let task = tokio::spawn(async move {
             let begun = Instant::now();
             let (event, problem) = loop {
-                let (launches, socket) = (launches.clone(), generation.socket.clone());
-                let max_age = shared.settings.max_age;
-                let looked =
-                    spawn_blocking(move || health::ready(&launches, socket.as_deref(), max_age));
+                let (launches, generation) = (launches.clone(), generation.clone());
+                let shared = Arc::clone(&shared);
+                let looked = spawn_blocking(move || {
+                    let max_age = shared.settings.max_age;
+                    health::ready(&launches, generation.socket.as_deref(), max_age)?;
+                    if let Some(generations) = shared.backend.generations() {
+                        generations.gen_ready(shared.route(), &generation);
+                    }
+                    Ok::<(), health::NotReady>(())
+                });
                 let not_ready = match looked.await {
                     Ok(Ok(())) => break (Event::Ready(number), None),
                     Ok(Err(not_ready)) => not_ready.to_string(),
@@ -235,11 +241,6 @@ impl Actor {
                 let poll = if now.duration_since(begun) < SOON { POLL } else { SLOW_POLL };
                 tokio::time::sleep(poll.min(deadline - now)).await;
             };
-            if event == Event::Ready(number)
-                && let Some(generations) = shared.backend.generations()
-            {
-                generations.gen_ready(shared.route(), &generation);
-            }
             let _closed = inbox.send(Input::Event(event, problem));
         });
         self.awaiting = Some(task.abort_handle());
@@ -253,9 +254,11 @@ impl Actor {
         let generation = running.generation.clone();
         let drop_reds = self.swap.members().map(|member| member.number).collect::<Vec<_>>();
         self.reds.retain(|(of, _), _| drop_reds.contains(of));
-        self.do_blocking(move |shared| match switch(shared, &generation) {
-            Ok(()) => Input::Event(Event::Switched(number), None),
-            Err(error) => Input::Event(Event::SwitchRefused(number), Some(error)),
+        self.do_blocking(panicked(Event::SwitchRefused(number)), move |shared| {
+            match switch(shared, &generation) {
+                Ok(()) => Input::Event(Event::Switched(number), None),
+                Err(error) => Input::Event(Event::SwitchRefused(number), Some(error)),
+            }
         });
     }
 
@@ -318,7 +321,7 @@ impl Actor {
             .map(|running| running.slots.values().map(|slot| Arc::clone(&slot.proc)).collect())
             .unwrap_or_default();
         let context = self.running.get(&number).map(|running| running.context.clone());
-        self.do_blocking(move |shared| {
+        self.do_blocking(panicked(Event::Unproven(number)), move |shared| {
             // No slot of it starts again behind the proof.
             if let Some(context) = context {
                 context.end(Ended::Superseded);
@@ -339,7 +342,7 @@ impl Actor {
     }
 
     pub(super) fn adopt(&mut self, member: Member<Staged>) {
-        self.do_blocking(move |shared| {
+        self.do_blocking(panicked(Event::Died(member.number)), move |shared| {
             let number = member.number;
             match adopt_all(shared, &member) {
                 Ok(Some((generation, procs))) => Input::Adopted(number, generation, procs),
@@ -348,4 +351,10 @@ impl Actor {
             }
         });
     }
+}
+
+/// What an action says whose work panicked: never that it was done, nor that nothing was.
+fn panicked(event: Event<Staged>) -> Input {
+    let error = Error::new(Kind::Io, "a task of the activator panicked: its log says where");
+    Input::Event(event, Some(error))
 }

@@ -1,6 +1,7 @@
 //! The task of a host: one message at a time, a step of the machine for each event, and what it
 //! says done in its order, after its record is durable.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -166,11 +167,17 @@ impl Actor {
         let _own = self.inbox.send(Input::Event(event, problem));
     }
 
-    /// Does `work` off the runtime's threads, and gives what it says to the task.
-    pub(super) fn do_blocking(&self, work: impl FnOnce(&Arc<Shared>) -> Input + Send + 'static) {
+    /// Does `work` off the runtime's threads, and gives what it says to the task; `uncertain` where it
+    /// panics, since the machine waits for an answer to each action and would wait for ever.
+    pub(super) fn do_blocking(
+        &self,
+        uncertain: Input,
+        work: impl FnOnce(&Arc<Shared>) -> Input + Send + 'static,
+    ) {
         let (shared, inbox) = (Arc::clone(&self.shared), self.inbox.clone());
         spawn_blocking(move || {
-            let _closed = inbox.send(work(&shared));
+            let said = catch_unwind(AssertUnwindSafe(|| work(&shared)));
+            let _closed = inbox.send(said.unwrap_or(uncertain));
         });
     }
 

@@ -145,7 +145,10 @@ impl Actor {
             .map(|slot| (slot.proc.slot, slot.proc.launched.clone()))
             .collect();
         let max_age = self.shared.settings.max_age;
-        self.do_blocking(move |_| {
+        // What cannot be judged is not healthy.
+        let uncertain =
+            launches.iter().map(|(slot, _)| (*slot, Some("its verdict panicked".to_owned())));
+        self.do_blocking(Input::Verdicts(number, uncertain.collect()), move |_| {
             let judge = |(slot, launched): (u32, Launched)| {
                 let verdict = launched.verdict(max_age);
                 (slot, (!verdict.is_healthy()).then(|| launched.explain(&verdict)))

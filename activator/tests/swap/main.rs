@@ -11,6 +11,7 @@ mod client;
 mod crash;
 mod daemon;
 mod outside;
+mod panics;
 mod refusals;
 mod service;
 mod site;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         basics::ALL,
         bad::ALL,
         awaits::ALL,
+        panics::ALL,
         supervision::ALL,
         refusals::ALL,
         crash::ALL,

@@ -157,6 +157,10 @@ impl Site {
         wrap: impl FnOnce(Arc<dyn Backend>) -> Arc<dyn Backend> + Send + 'static,
     ) -> Activator {
         let hooks = Hooks { backend: Some(Box::new(wrap)), ..Hooks::default() };
+        self.open_with(hooks).await
+    }
+
+    pub(crate) async fn open_with(&self, hooks: Hooks) -> Activator {
         Activator::open_with(self.config(), hooks).await.unwrap()
     }
 }
