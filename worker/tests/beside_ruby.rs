@@ -78,9 +78,9 @@ fn what_ruby_writes_is_judged_as_the_gem_judges_it() {
     );
     write(&["2"]);
     assert_eq!(judge(dir), (true, "2 process(es) healthy".into()));
-    write(&["2", "119.5"]);
+    write(&["2", "119.05"]);
     assert_eq!(judge(dir), (false, "worker-0 stale 120s > 45s; worker-1 stale 120s > 45s".into()));
-    write(&["2", "-119.5"]);
+    write(&["2", "-119.95"]);
     assert_eq!(
         judge(dir),
         (false, "worker-0 from the future 120s; worker-1 from the future 120s".into())
