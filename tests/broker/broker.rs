@@ -17,8 +17,12 @@ use tokio::time::timeout;
 /// Not the wrapper on PATH, which changes the user.
 const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 
-/// One takes seven seconds of a processor, and half a dozen start at once.
+/// One takes seven seconds of a processor; those that are killed on purpose may start at once.
 const BOOT: Duration = Duration::from_secs(180);
+
+/// The tests begin together, but their brokers boot one after another: a dozen at once on two
+/// processors need minutes, and every test beside them waits as long.
+static BOOTING: Mutex<()> = Mutex::new(());
 
 /// To one question, of a broker that runs.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -86,7 +90,10 @@ impl Broker {
         fs::write(home.path().join("rabbitmq.conf"), format!("{settings}\n{listeners}{metrics}"))
             .unwrap();
         let broker = Broker { home, ports, epmd, server: Mutex::new(None) };
+        // One that did not start leaves nothing behind that the next would miss.
+        let turn = BOOTING.lock().unwrap_or_else(PoisonError::into_inner);
         broker.start_again();
+        drop(turn);
         broker
     }
 

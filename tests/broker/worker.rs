@@ -188,8 +188,14 @@ impl Worker {
         self.errors_of(0)
     }
 
+    /// But for a start that took longer than a few short ticks: on a busy machine one may.
     pub(crate) fn errors_of(&self, slot: u32) -> Vec<String> {
-        self.liveness_of(slot).into_iter().filter(|line| line.starts_with("ERROR")).collect()
+        let lines = self.liveness_of(slot);
+        let started = lines.iter().position(|line| line == "INFO healthy").unwrap_or(0);
+        let is_of_start =
+            |(at, line): &(usize, String)| *at < started && line.starts_with("ERROR not healthy ");
+        let lines = lines.into_iter().enumerate().filter(|line| !is_of_start(line));
+        lines.map(|(_, line)| line).filter(|line| line.starts_with("ERROR")).collect()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

@@ -118,6 +118,8 @@ fn stopped_and_continued() {
     let worker = container.start(&["--drain=never"]);
     container.wait_for(200);
     worker.signal(Signal::STOP);
+    // The thread that answers may run on for a moment on another processor.
+    until("every thread stopped", || worker.is_stopped());
     let unanswered = container.try_get("/livez", TICK).expect_err("no answer while stopped");
     assert!(
         matches!(unanswered.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),

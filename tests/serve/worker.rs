@@ -2,6 +2,7 @@
 //! them: over HTTP, and the probe.
 
 use std::env;
+use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -156,6 +157,16 @@ impl Worker {
 
     pub(crate) fn signal(&self, signal: Signal) {
         send(self.pid(), signal);
+    }
+
+    /// Whether SIGSTOP has reached every thread of the main process.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        threads.flatten().all(|thread| {
+            // The state follows the command, which may hold anything.
+            let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        })
     }
 
     /// The lines that hold `part`, so far.

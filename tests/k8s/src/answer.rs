@@ -81,7 +81,7 @@ impl Report {
     /// A time that was predicted. `called` is what the calls that surround it may add.
     pub(crate) fn within(&mut self, what: &str, window: Window, took: Took, called: Duration) {
         let holds = took.at_most >= window.at_least && took.at_least <= window.at_most + called;
-        self.add(what, window, seconds(took.at_least), holds);
+        self.add(what, window, took, holds);
     }
 
     pub(crate) fn holds(&self) -> bool {
@@ -107,6 +107,16 @@ impl fmt::Display for Window {
 pub(crate) struct Took {
     pub(crate) at_least: Duration,
     pub(crate) at_most: Duration,
+}
+
+impl fmt::Display for Took {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (least, most) = (self.at_least.as_secs_f64(), self.at_most.as_secs_f64());
+        if format!("{least:.1}") == format!("{most:.1}") {
+            return write!(f, "{most:.1} s");
+        }
+        write!(f, "{least:.1} to {most:.1} s")
+    }
 }
 
 pub(crate) fn seconds(time: Duration) -> String {

@@ -23,6 +23,11 @@ const COLUMNS: [(&str, &str); 4] = [
 ];
 const KERNELS: &str = "kernels.json";
 
+/// Of a scenario that another run played than the one whose file it is in.
+const ANOTHER: &str = "another_run";
+/// How many the run played whose file it is.
+const PLAYED: &str = "played";
+
 /// Records what a run measured. Scenarios that it did not play keep what they have.
 pub(crate) fn write(outcome: &Outcome) -> Result<(), Stop> {
     let suffix = match outcome.probe {
@@ -34,7 +39,7 @@ pub(crate) fn write(outcome: &Outcome) -> Result<(), Stop> {
     if let Ok(old) = fs::read_to_string(&file) {
         let old: Value =
             serde_json::from_str(&old).doing(format_args!("read {}", file.display()))?;
-        keep(&old, &mut new);
+        new = merged(old, new);
     }
     fs::create_dir_all(directory()).doing("make tests/k8s/recorded")?;
     let text = serde_json::to_string_pretty(&new).doing("write JSON")?;
@@ -51,20 +56,38 @@ pub(crate) fn render() -> Result<(), Stop> {
     fs::write(&document, new).doing(format_args!("write {}", document.display()))
 }
 
-fn keep(old: &Value, new: &mut Value) {
-    let played: Vec<Value> = numbers(new);
-    let Some(all) = new["scenarios"].as_array_mut() else { return };
-    for scenario in old["scenarios"].as_array().into_iter().flatten() {
-        if !played.contains(&scenario["scenario"]) {
-            all.push(scenario.clone());
-        }
-    }
+/// Both, each scenario as it was played last. What is said of the run as a whole is the one's that
+/// played more of them; what the other played is marked, so that no run is said to have passed more
+/// than it did.
+fn merged(old: Value, new: Value) -> Value {
+    let played = |run: &Value| {
+        let all = || scenarios(run).count();
+        run[PLAYED].as_u64().and_then(|played| played.try_into().ok()).unwrap_or_else(all)
+    };
+    let newer = played(&new) >= played(&old);
+    let marked = |one: &Value| {
+        let mut one = one.clone();
+        one[ANOTHER] = json!(true);
+        one
+    };
+    let kept = scenarios(&old).filter(|one| {
+        let same = |other: &Value| other["scenario"] == one["scenario"];
+        !scenarios(&new).any(same)
+    });
+    let mut all: Vec<Value> = if newer {
+        scenarios(&new).cloned().chain(kept.map(marked)).collect()
+    } else {
+        scenarios(&new).map(marked).chain(kept.cloned()).collect()
+    };
     all.sort_by_key(|scenario| scenario["scenario"].as_u64());
+    let mut run = if newer { new } else { old };
+    run[PLAYED] = played(&run).into();
+    run["scenarios"] = all.into();
+    run
 }
 
-fn numbers(recorded: &Value) -> Vec<Value> {
-    let scenarios = recorded["scenarios"].as_array();
-    scenarios.into_iter().flatten().map(|scenario| scenario["scenario"].clone()).collect()
+fn scenarios(run: &Value) -> impl Iterator<Item = &Value> {
+    run["scenarios"].as_array().into_iter().flatten()
 }
 
 fn root() -> PathBuf {
@@ -135,17 +158,23 @@ fn columns(recorded: &[(String, Value)]) -> Vec<(&'static str, &Value)> {
 }
 
 fn runs(recorded: &[(String, Value)]) -> String {
-    let mut text = "\n| clock | Kubernetes | Linux | runtime | passed | all of it took |\n|---|---|---|---|---|---|\n".to_owned();
+    let mut text = "\n| clock | Kubernetes | Linux | runtime | passed | all of it took | recorded in another run |\n|---|---|---|---|---|---|---|\n".to_owned();
     for (title, run) in columns(recorded) {
-        let scenarios: Vec<&Value> = run["scenarios"].as_array().into_iter().flatten().collect();
-        let passed = scenarios.iter().filter(|one| one["answer"] == "pass").count();
+        let (apart, played): (Vec<&Value>, Vec<_>) =
+            scenarios(run).partition(|one| one[ANOTHER] == true);
+        let passed = played.iter().filter(|one| one["answer"] == "pass").count();
+        let apart = match apart.len() {
+            0 => "none".to_owned(),
+            _ => apart.iter().map(|one| cell(&one["scenario"])).collect::<Vec<_>>().join(", "),
+        };
         text += &row(&[
             title.to_owned(),
             cell(&run["kubernetes"]),
             cell(&run["kernel"]),
             cell(&run["runtime"]),
-            format!("{passed} of {}", scenarios.len()),
+            format!("{passed} of {}", played.len()),
             format!("{} s", run["seconds"]),
+            apart,
         ]);
     }
     text + "\n"
@@ -280,14 +309,35 @@ mod tests {
     }
 
     #[test]
-    fn scenarios_that_were_not_played_keep_what_they_have() {
-        let mut new = run("9 s");
-        new["scenarios"][0]["scenario"] = json!(7);
-        keep(&run("8 s"), &mut new);
-        assert_eq!(numbers(&new), [json!(2), json!(7)]);
-        let mut again = run("10 s");
-        keep(&run("8 s"), &mut again);
-        assert_eq!(again["scenarios"][0]["lines"][0]["observed"], "10 s");
+    fn scenarios_that_were_not_played_keep_what_they_have_and_say_so() {
+        let whole = |observed| {
+            let mut run = run(observed);
+            let mut other = run["scenarios"][0].clone();
+            other["scenario"] = json!(7);
+            run["scenarios"].as_array_mut().unwrap().push(other);
+            run
+        };
+        let part = |observed, number: u64| {
+            let mut run = run(observed);
+            run["scenarios"][0]["scenario"] = json!(number);
+            run["seconds"] = json!(1);
+            run
+        };
+        let row = |run: &Value| {
+            let text = runs(&[("short.json".to_owned(), run.clone())]);
+            text.lines().last().unwrap().to_owned() + text.lines().nth(3).unwrap()
+        };
+        // A part is put into the whole, whose row stays its own.
+        let after = merged(whole("8 s"), part("10 s", 2));
+        assert_eq!(after["scenarios"][0]["lines"][0]["observed"], "10 s");
+        assert_eq!(after["scenarios"][1]["lines"][0]["observed"], "8 s");
+        assert!(row(&after).ends_with("| 1 of 1 | 9 s | 2 |"), "{}", row(&after));
+        let after = merged(after, part("11 s", 18));
+        assert!(row(&after).ends_with("| 1 of 1 | 9 s | 2, 18 |"), "{}", row(&after));
+        // A whole one takes the row, and what it did not play is another's.
+        let after = merged(after, whole("12 s"));
+        assert!(row(&after).ends_with("| 2 of 2 | 9 s | 18 |"), "{}", row(&after));
+        assert_eq!(after["scenarios"][0]["lines"][0]["observed"], "12 s");
     }
 
     #[test]
