@@ -58,7 +58,7 @@ struct Shard {
 pub(crate) struct InFlight {
     pub(crate) count: u32,
     pub(crate) oldest_ns: u64,
-    /// The deadline, if every place is held by a job older than it.
+    /// The deadline, if as many jobs are older than it as run at once.
     pub(crate) stuck_ns: Option<u64>,
 }
 
@@ -69,7 +69,11 @@ impl Jobs {
             return wrong(format!("{concurrency} jobs at once: must be 1 to {MAX_CONCURRENCY}"));
         }
         match u64::try_from(deadline.as_nanos()) {
-            Ok(ns) if ns > 0 => Ok(Jobs::with_places(concurrency, Some(ns))),
+            // Twice as many places: where a broker gives the jobs of a lost connection again, those of the
+            // old one still hold theirs, and the new ones must be seen when these have gone.
+            Ok(ns) if ns > 0 => {
+                Ok(Jobs { concurrency, ..Jobs::with_places(2 * concurrency, Some(ns)) })
+            }
             Ok(_) => wrong("deadline of 0s for jobs".into()),
             Err(_) => wrong(format!("deadline of {} for jobs is not finite", Seconds(deadline))),
         }
@@ -144,7 +148,7 @@ impl Jobs {
         InFlight {
             count: u32::try_from(held).unwrap_or(u32::MAX).saturating_add(beyond),
             oldest_ns,
-            stuck_ns: self.deadline_ns.filter(|_| overdue == self.concurrency),
+            stuck_ns: self.deadline_ns.filter(|_| overdue >= self.concurrency),
         }
     }
 }
@@ -224,11 +228,11 @@ mod tests {
     fn every_place_is_found_whatever_the_number() {
         for concurrency in [1, 2, 15, 16, 17, 63, 64, 65, 1000, 1025, 65_536] {
             let jobs = judged(concurrency);
-            let held: Vec<Job> = (0..concurrency).map(|_| jobs.start_at(1)).collect();
+            let held: Vec<Job> = (0..2 * concurrency).map(|_| jobs.start_at(1)).collect();
             assert!(held.iter().all(|job| job.place.is_some()), "{concurrency}");
             let one_more = jobs.start_at(1);
             assert_eq!(one_more.place, None);
-            assert_eq!(jobs.in_flight(1).count as usize, concurrency + 1);
+            assert_eq!(jobs.in_flight(1).count as usize, 2 * concurrency + 1);
             drop((held, one_more));
             assert_eq!(jobs.in_flight(1).count, 0);
         }
@@ -248,6 +252,22 @@ mod tests {
         drop(first);
         assert_eq!(jobs.in_flight(1001).stuck_ns, None);
         drop(second);
+    }
+
+    /// A broker came back, and gave the jobs that are still in hand once more.
+    #[test]
+    fn jobs_that_began_while_all_places_were_held_are_judged_too() {
+        for concurrency in [1, 2, 8, 64, 100] {
+            let jobs = judged(concurrency);
+            let old: Vec<Job> = (0..concurrency).map(|_| jobs.start_at(1)).collect();
+            let new: Vec<Job> = (0..concurrency).map(|_| jobs.start_at(50)).collect();
+            drop(old);
+            assert_eq!(jobs.in_flight(150).stuck_ns, None, "{concurrency}");
+            let stuck = jobs.in_flight(151);
+            assert_eq!((stuck.oldest_ns, stuck.stuck_ns), (101, Some(100)), "{concurrency}");
+            drop(new);
+            assert_eq!(jobs.in_flight(1000).stuck_ns, None);
+        }
     }
 
     #[test]

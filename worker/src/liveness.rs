@@ -440,9 +440,10 @@ fn keep_ticking(monitor: &mut Monitor, port: &mut Port) {
     loop {
         // First, so that a consumer that does not answer cannot keep the verdict from being told.
         port.tick();
+        let began = Instant::now();
         monitor
             .tick(Now { monotonic_ns: clock::monotonic_ns(), realtime_ns: clock::realtime_ns() });
-        due = next_due(due, period, Instant::now());
+        due = next_due(due, period, began, Instant::now());
         if signal.wait(due) == Wake::End {
             return;
         }
@@ -450,12 +451,15 @@ fn keep_ticking(monitor: &mut Monitor, port: &mut Port) {
 }
 
 /// The first whole number of periods after `due` that is not past: the schedule is that of the
-/// first tick, however late the ones since then were.
-fn next_due(due: Instant, period: Duration, now: Instant) -> Instant {
+/// first tick, however late the ones since then were. But half a period at least after this one
+/// began: what a late tick asked of a runtime must have time to be answered.
+fn next_due(due: Instant, period: Duration, began: Instant, now: Instant) -> Instant {
+    let earliest = now.max(began + period / 2);
     let Some(late) = now.checked_duration_since(due) else {
         // Woken early, by `stopping`: the next tick is still to come.
         return due;
     };
+    let late = late.max(earliest.saturating_duration_since(due));
     let missed = late.as_nanos() / period.as_nanos().max(1);
     due + period * u32::try_from(missed).unwrap_or(u32::MAX).saturating_add(1)
 }
@@ -469,8 +473,21 @@ mod tests {
         let start = Instant::now();
         let after = |ms| start + Duration::from_millis(ms);
         let period = Duration::from_millis(10);
-        let steps = [(0, 3), (10, 14), (20, 45), (50, 42), (50, 50)]
-            .map(|(due, now)| next_due(after(due), period, after(now)));
-        assert_eq!(steps, [after(10), after(20), after(50), after(50), after(60)]);
+        // When it was due, when it began, and when it was over.
+        let steps =
+            [(0, 0, 3), (10, 10, 14), (20, 20, 45), (50, 42, 42), (50, 50, 50), (60, 60, 68)]
+                .map(|(due, began, now)| next_due(after(due), period, after(began), after(now)));
+        assert_eq!(steps, [10, 20, 50, 50, 60, 70].map(after));
+    }
+
+    #[test]
+    fn a_late_tick_is_not_followed_at_once() {
+        let start = Instant::now();
+        let after = |ms| start + Duration::from_millis(ms);
+        let period = Duration::from_millis(10);
+        // Stopped, and let go just before the next one or the one after that.
+        let steps = [(10, 14, 14), (10, 16, 16), (10, 19, 19), (10, 29, 29), (10, 16, 31)]
+            .map(|(due, began, now)| next_due(after(due), period, after(began), after(now)));
+        assert_eq!(steps, [20, 30, 30, 40, 40].map(after));
     }
 }

@@ -357,20 +357,19 @@ pub(crate) struct ServeLock(Lock);
 
 #[cfg(feature = "serve")]
 impl ServeLock {
-    /// `held`, or where that is not the lock of this directory any more, a new one; `None` where
-    /// another process has it.
+    /// Sees that `held` is this directory's lock: one that is stays, else it becomes a new one, or none
+    /// where another process has it.
     ///
     /// # Errors
-    /// Where the directory or the lock cannot be opened or made.
-    pub(crate) fn take(
-        dir: &CStr,
-        held: Option<ServeLock>,
-    ) -> Result<Option<ServeLock>, PublishError> {
+    /// Where the directory or the lock cannot be opened or made; then `held` is as it was, since a
+    /// process that lets go of the lock and serves on looks like a stranger to its siblings.
+    pub(crate) fn take(dir: &CStr, held: &mut Option<ServeLock>) -> Result<(), PublishError> {
         let fd = open_or_make_directory(dir)?;
-        match held {
-            Some(held) if held.0.is_in(&fd, FileName::ServeLock) => Ok(Some(held)),
-            _ => Ok(take_lock(&fd, FileName::ServeLock)?.map(ServeLock)),
+        let is_ours = |held: &ServeLock| held.0.is_in(&fd, FileName::ServeLock);
+        if !held.as_ref().is_some_and(is_ours) {
+            *held = take_lock(&fd, FileName::ServeLock)?.map(ServeLock);
         }
+        Ok(())
     }
 }
 

@@ -102,16 +102,18 @@ impl Port {
 impl Wanted {
     fn tick(&mut self) {
         if let Some(mut serving) = self.serving.take_if(|serving| serving.server.is_running()) {
-            // The directory may have been replaced, and the lock with it.
-            serving.lock = self.lock(serving.lock).unwrap_or(None);
+            // The directory may have been replaced, and the lock with it. That it cannot be looked at is
+            // for the verdict to tell.
+            let _unusable = self.lock(&mut serving.lock);
             self.serving = Some(serving);
             return;
         }
         self.serving = None;
-        let (lock, unlocked) = match self.lock(None) {
-            Ok(Some(lock)) => (Some(lock), None),
+        let mut lock = None;
+        let unlocked = match self.lock(&mut lock) {
+            Ok(()) if lock.is_some() => None,
             // The rule where a container has several processes.
-            Ok(None) => {
+            Ok(()) => {
                 self.taken = 0;
                 self.beaten = self.beaten.saturating_add(1);
                 // Once alone may be another process that looks for the port.
@@ -119,7 +121,7 @@ impl Wanted {
                 return;
             }
             // A marks directory that is unusable is for the verdict to tell.
-            Err(error) => (None, Some(error)),
+            Err(error) => Some(error),
         };
         self.beaten = 0;
         match self.serve() {
@@ -142,7 +144,7 @@ impl Wanted {
         }
     }
 
-    fn lock(&self, held: Option<ServeLock>) -> Result<Option<ServeLock>, PublishError> {
+    fn lock(&self, held: &mut Option<ServeLock>) -> Result<(), PublishError> {
         ServeLock::take(self.environment.shared().dir.value, held)
     }
 
@@ -181,5 +183,40 @@ impl fmt::Display for Stranger {
                 )
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::path::Path;
+
+    use super::*;
+
+    fn take(dir: &Path, held: &mut Option<ServeLock>) -> Result<(), PublishError> {
+        ServeLock::take(&CString::new(dir.as_os_str().as_bytes()).unwrap(), held)
+    }
+
+    /// Its siblings would take one that serves without the lock for a stranger.
+    #[test]
+    fn the_lock_is_kept_while_the_directory_cannot_be_looked_at() {
+        let site = tempfile::tempdir().unwrap();
+        let (marks, no_directory) = (site.path().join("marks"), site.path().join("file"));
+        fs::write(&no_directory, "").unwrap();
+        let (mut held, mut sibling) = (None, None);
+        take(&marks, &mut held).unwrap();
+        assert!(held.is_some());
+        take(&no_directory.join("marks"), &mut held).unwrap_err();
+        assert!(held.is_some());
+        take(&marks, &mut sibling).unwrap();
+        assert!(sibling.is_none());
+        // Replaced, so that what is held is not its lock any more.
+        fs::rename(&marks, site.path().join("away")).unwrap();
+        take(&marks, &mut sibling).unwrap();
+        assert!(sibling.is_some());
+        take(&marks, &mut held).unwrap();
+        assert!(held.is_none());
     }
 }

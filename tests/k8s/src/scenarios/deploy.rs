@@ -57,8 +57,11 @@ pub(super) fn ordinary(case: &Case<'_>) -> Result<Report, Stop> {
         shutting.is_some() && drained > shutting,
     );
     let mut complaints = [case.complaints(&old.name), case.complaints(&new)].concat();
-    // A call that the end of the container cut off says nothing; a verdict is a line.
-    complaints.retain(|said| said != "Liveness probe failed:");
+    // A call that the end of the container cut off says nothing, and over HTTP is refused; a verdict is a
+    // line, or a status.
+    complaints.retain(|said| {
+        said != "Liveness probe failed:" && !said.ends_with(": connect: connection refused")
+    });
     none(&mut report, "liveness probes that failed", &complaints);
     Ok(report)
 }
