@@ -14,6 +14,10 @@ use crate::link::is_absolute_path;
 use crate::name::HostName;
 use crate::route::{Backing, Route};
 
+/// The longest path of the socket for commands: it is bound as a sibling that ends in `.` and the
+/// daemon's process id (at most 4194304, proc_sys_kernel(5)), and moved into place.
+const MAX_COMMAND_SOCKET_PATH: usize = MAX_SOCKET_PATH - ".4194304".len();
+
 /// The whole file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -308,9 +312,22 @@ impl Config {
                 || format!("{length} bytes, and a socket's path has {MAX_SOCKET_PATH} at most");
             absolute(path).or_else(|| (length > MAX_SOCKET_PATH).then(long))
         };
+        let commands = self.activator.socket();
+        let length = commands.as_os_str().len();
+        let long = (length > MAX_COMMAND_SOCKET_PATH).then(|| {
+            format!(
+                "the socket for commands, {}, would have {length} bytes, and it may have \
+                 {MAX_COMMAND_SOCKET_PATH}: give [activator] a shorter `socket`",
+                commands.display()
+            )
+        });
+        let (of_state, of_socket) = match self.activator.socket {
+            Some(_) => (None, long),
+            None => (long, None),
+        };
         let activator = [
-            ("state", absolute(&self.activator.state)),
-            ("socket", self.activator.socket.as_deref().and_then(bindable)),
+            ("state", absolute(&self.activator.state).or(of_state)),
+            ("socket", self.activator.socket.as_deref().and_then(absolute).or(of_socket)),
             (
                 "cgroup",
                 match &self.activator.cgroup {
@@ -506,6 +523,37 @@ mod tests {
             let mistake = mistake.to_string();
             assert!(mistake.contains(said), "{wrong}: {mistake}");
             assert!(mistake.ends_with("; correct it, and ask `tickmark-activator check F`"));
+        }
+        // The longest that is left: what it is bound as first must fit, too.
+        for (length, said) in
+            [(99, None), (100, Some("F:4: activator.socket: the socket for commands, /ooo"))]
+        {
+            let socket = format!("/{}", "o".repeat(length - 1));
+            let found = Config::of(&text.replace("/run/tickmark/activator.sock", &socket), "F");
+            match said {
+                None => assert_eq!(found.unwrap().activator.socket(), Path::new(&socket)),
+                Some(said) => {
+                    let mistake = found.unwrap_err().to_string();
+                    assert!(mistake.contains(said), "{mistake}");
+                    let end =
+                        "would have 100 bytes, and it may have 99: give [activator] a shorter";
+                    assert!(mistake.contains(end), "{mistake}");
+                }
+            }
+            // The same for the one that nobody named.
+            let state = &socket[..length - "/activator.sock".len()];
+            let unnamed = text
+                .replace("socket = \"/run/tickmark/activator.sock\"\n", "\n")
+                .replace("/var/lib/tickmark", state);
+            match Config::of(&unnamed, "F") {
+                Ok(_) => assert_eq!(said, None),
+                Err(mistake) => {
+                    let mistake = mistake.to_string();
+                    assert!(said.is_some(), "{mistake}");
+                    let said = "F:3: activator.state: the socket for commands, /ooo";
+                    assert!(mistake.contains(said), "{mistake}");
+                }
+            }
         }
         let long = text.replace("orders.sock", &"o".repeat(108));
         let mistake = Config::of(&long, "F").unwrap_err().to_string();

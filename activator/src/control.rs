@@ -172,6 +172,7 @@ pub(crate) fn listen_at(path: &Path) -> Result<UnixListener, String> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(|e| doing("make the directory of", &e))?;
     }
+    // The configuration's check leaves room for it.
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(format!(".{}", std::process::id()));
     let fresh = PathBuf::from(fresh);
