@@ -35,6 +35,9 @@ const CONFIG: &str = "/etc/tickmark/activator.toml";
 /// An operation that takes less shows no steps, unless it fails.
 const QUICK: Duration = Duration::from_millis(300);
 
+/// How long the end of the daemon waits for what blocks.
+const LINGER: Duration = Duration::from_secs(5);
+
 const AFTER_HELP: &str = "\
 Exit status: 0 done, 1 nothing changed and the incumbent serves, 2 usage, 3 switched but the old \
 generation is not proven gone, 4 outcome unknown, 5 nothing serves.";
@@ -101,7 +104,8 @@ enum Command {
     /// List the staged builds
     Builds {
         host: HostName,
-        /// Remove all but the last N by name; none that runs, is live, held or served before
+        /// Remove all but the last N by name; none that any host runs, is about to, was served by,
+        /// is held at or would start
         #[arg(long, value_name = "N")]
         prune: Option<usize>,
     },
@@ -160,7 +164,10 @@ pub(crate) fn main() -> ExitCode {
             match request(command) {
                 None => {
                     log();
-                    runtime.block_on(daemon::run(config, &socket)).map(|()| 0)
+                    let done = runtime.block_on(daemon::run(config, &socket)).map(|()| 0);
+                    // What still blocks, as a copy from a file system that hangs, is let go.
+                    runtime.shutdown_timeout(LINGER);
+                    done
                 }
                 Some(Ok((request, show))) => runtime.block_on(ask(&socket, &request, show)),
                 Some(Err(mistake)) => Err((USAGE, mistake)),

@@ -2,12 +2,16 @@
 //! attempt is admitted. Nothing of a build is read again after that.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -63,13 +67,7 @@ pub fn capture(builds: &Path, name: &BuildName, tier: &Limit) -> Result<Staged, 
         Err(error) => return Err(error).doing(|| format!("look at {}", path.display())),
     };
     let manifest = manifest_of(builds, name, found.is_dir())?;
-    let program = match &manifest.program {
-        Some(program) if found.is_dir() => path.join(program),
-        None if found.is_dir() => path.join(PROGRAM),
-        _ => path,
-    };
-    // A build that is a link names another one: what runs is what it names now.
-    let program = fs::canonicalize(&program).doing(|| format!("find {}", program.display()))?;
+    let program = program_of(path, found.is_dir(), &manifest)?;
     let stat = fs::metadata(&program).doing(|| format!("look at {}", program.display()))?;
     if !stat.is_file() || stat.permissions().mode() & 0o111 == 0 {
         return Err(Error::new(
@@ -84,6 +82,26 @@ pub fn capture(builds: &Path, name: &BuildName, tier: &Limit) -> Result<Staged, 
         program,
         live: false,
     })
+}
+
+/// A build that is a link names another one: what runs is what it names now.
+fn program_of(build: PathBuf, directory: bool, manifest: &Manifest) -> Result<PathBuf, Error> {
+    let program = match &manifest.program {
+        Some(program) if directory => build.join(program),
+        None if directory => build.join(PROGRAM),
+        _ => build,
+    };
+    fs::canonicalize(&program).doing(|| format!("find {}", program.display()))
+}
+
+/// What a build needs of a directory of builds, as far as it is there: what its name leads to, and
+/// its executable.
+#[must_use]
+pub fn needs(builds: &Path, name: &BuildName) -> Vec<PathBuf> {
+    let path = builds.join(name.as_str());
+    let manifest = manifest_of(builds, name, path.is_dir()).unwrap_or_default();
+    let program = program_of(path.clone(), path.is_dir(), &manifest);
+    [fs::canonicalize(path).ok(), program.ok()].into_iter().flatten().collect()
 }
 
 /// A build's own tier, from its manifest; `tier` where that says nothing.
@@ -102,12 +120,22 @@ fn manifest_of(builds: &Path, name: &BuildName, directory: bool) -> Result<Manif
         builds.join(format!("{name}.toml"))
     };
     let path = &*path;
-    match fs::read_to_string(path) {
+    match open(path).and_then(io::read_to_string) {
         Ok(text) => toml::from_str(&text)
             .map_err(|error| Error::because(Kind::Usage, format!("{}", path.display()), error)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Manifest::default()),
         Err(error) => Err(error).doing(|| format!("read {}", path.display())),
     }
+}
+
+/// Opens a regular file to read it. Never waits for the other end of a pipe, as open(2) would.
+fn open(path: &Path) -> io::Result<File> {
+    let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let file = OpenOptions::new().read(true).custom_flags(nonblocking).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    Ok(file)
 }
 
 /// Which file it was: device, inode, size and modification time.
@@ -122,7 +150,7 @@ fn digest(path: &Path, stat: &fs::Metadata) -> Result<String, Error> {
         return Ok(digest.clone());
     }
     let doing = || format!("read {}", path.display());
-    let mut file = File::open(path).doing(doing)?;
+    let mut file = open(path).doing(doing)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 16];
     loop {
@@ -140,28 +168,36 @@ fn digest(path: &Path, stat: &fs::Metadata) -> Result<String, Error> {
     Ok(digest)
 }
 
-/// Copies `source`, a file or a directory, to the build `name`: whole or not at all. The same
-/// content again is no error.
+/// Copies `source`, a file or a directory, to the build `name`: whole or not at all, whoever else
+/// stages the same name meanwhile. What is there already is never replaced; the same content again
+/// is no error.
 ///
 /// # Errors
-/// A build of that name with other content, or what copying gives.
+/// A build of that name with other content; something that is neither file, directory nor symlink;
+/// or what copying gives.
 pub fn stage(builds: &Path, source: &Path, name: &BuildName) -> Result<(), Error> {
     fs::create_dir_all(builds).doing(|| format!("make {}", builds.display()))?;
-    let target = builds.join(name.as_str());
-    let found = fs::metadata(source)
-        .doing(|| format!("look at what is to be staged, {}", source.display()))?;
-    if is_staged(builds, source, &found, name)? {
+    let found = look_at(builds, source)?;
+    if is_staged(builds, source, name)? {
         return Ok(());
     }
-    let fresh = builds.join(format!(".{name}.{}.new", std::process::id()));
+    let mut random = [0; 8];
+    getrandom(&mut random, GetRandomFlags::empty()).doing(|| "get random bytes".to_owned())?;
+    let fresh = builds.join(format!(".{name}.{:016x}.new", u64::from_ne_bytes(random)));
     let copied = if found.is_dir() { copy_tree(source, &fresh) } else { copy(source, &fresh) };
-    copied
-        .and_then(|()| {
-            fs::rename(&fresh, &target).doing(|| format!("move the copy to {}", target.display()))
-        })
-        .inspect_err(|_| {
-            let _left = fs::remove_dir_all(&fresh).or_else(|_| fs::remove_file(&fresh));
-        })
+    let staged = copied.and_then(|()| {
+        // Another may have staged the name since.
+        while !move_to(&fresh, &builds.join(name.as_str()))? {
+            if is_staged(builds, source, name)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    });
+    if !matches!(staged, Ok(true)) {
+        let _left = fs::remove_dir_all(&fresh).or_else(|_| fs::remove_file(&fresh));
+    }
+    staged.map(|_| ())
 }
 
 /// Says whether [`stage`] would take `source` as `name`, and changes nothing.
@@ -169,35 +205,52 @@ pub fn stage(builds: &Path, source: &Path, name: &BuildName) -> Result<(), Error
 /// # Errors
 /// Those of [`stage`], and those of [`capture`] as far as they can be known before.
 pub fn rehearse(builds: &Path, source: &Path, name: &BuildName) -> Result<(), Error> {
-    let found = fs::metadata(source)
-        .doing(|| format!("look at what is to be staged, {}", source.display()))?;
+    look_at(builds, source)?;
     let as_build = source.parent().zip(source.file_name().and_then(|name| name.to_str()));
     if let Some((parent, file)) = as_build
         && let Ok(file) = BuildName::new(file)
     {
         capture(parent, &file, &Limit::default())?;
     }
-    is_staged(builds, source, &found, name).map(|_| ())
+    is_staged(builds, source, name).map(|_| ())
+}
+
+/// What is to be staged, a link followed.
+fn look_at(builds: &Path, source: &Path) -> Result<fs::Metadata, Error> {
+    let what = || format!("look at what is to be staged, {}", source.display());
+    let found = fs::metadata(source).doing(what)?;
+    if !found.is_file() && !found.is_dir() {
+        return Err(not_to_be_staged(source));
+    }
+    // A copy within what is copied would have no end.
+    let within =
+        |builds: PathBuf| fs::canonicalize(source).is_ok_and(|source| builds.starts_with(source));
+    if fs::canonicalize(builds).is_ok_and(within) {
+        return Err(Error::new(
+            Kind::Usage,
+            format!("{} has the builds in it: stage another directory", source.display()),
+        ));
+    }
+    Ok(found)
+}
+
+fn not_to_be_staged(path: &Path) -> Error {
+    Error::new(
+        Kind::Usage,
+        format!("{} is neither a file, a directory nor a symlink: leave it out", path.display()),
+    )
 }
 
 /// Whether the same is staged as `name` already.
-fn is_staged(
-    builds: &Path,
-    source: &Path,
-    found: &fs::Metadata,
-    name: &BuildName,
-) -> Result<bool, Error> {
+fn is_staged(builds: &Path, source: &Path, name: &BuildName) -> Result<bool, Error> {
     let target = builds.join(name.as_str());
-    if let (Ok(source), Ok(target)) = (fs::canonicalize(source), fs::canonicalize(&target))
-        && source == target
-    {
-        return Ok(true);
+    match fs::symlink_metadata(&target) {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error).doing(|| format!("look at {}", target.display())),
     }
-    if !target.exists() {
-        return Ok(false);
-    }
-    let there = fs::metadata(&target).doing(|| format!("look at {}", target.display()))?;
-    if found.is_file() && there.is_file() && digest(source, found)? == digest(&target, &there)? {
+    let real = |path: &Path| fs::canonicalize(path).doing(|| format!("find {}", path.display()));
+    if same(&real(source)?, &real(&target)?)? {
         return Ok(true);
     }
     Err(Error::new(
@@ -209,10 +262,81 @@ fn is_staged(
     ))
 }
 
+/// Whether two files, directories or symlinks are the same: names, contents, and who may execute.
+fn same(one: &Path, other: &Path) -> Result<bool, Error> {
+    if one == other {
+        return Ok(true);
+    }
+    let look =
+        |path: &Path| fs::symlink_metadata(path).doing(|| format!("look at {}", path.display()));
+    let (here, there) = (look(one)?, look(other)?);
+    if here.file_type() != there.file_type() {
+        return Ok(false);
+    }
+    if here.is_dir() {
+        let names = entries(one)?;
+        if names != entries(other)? {
+            return Ok(false);
+        }
+        for name in names {
+            if !same(&one.join(&name), &other.join(&name))? {
+                return Ok(false);
+            }
+        }
+        return Ok(true);
+    }
+    if here.is_symlink() {
+        let held = |path: &Path| fs::read_link(path).doing(|| format!("read {}", path.display()));
+        return Ok(held(one)? == held(other)?);
+    }
+    if !here.is_file() {
+        return Err(not_to_be_staged(one));
+    }
+    let executed = |found: &fs::Metadata| found.mode() & 0o111;
+    Ok(here.len() == there.len()
+        && executed(&here) == executed(&there)
+        && digest(one, &here)? == digest(other, &there)?)
+}
+
+/// The names in a directory, in order.
+fn entries(directory: &Path) -> Result<Vec<OsString>, Error> {
+    let doing = || format!("read {}", directory.display());
+    let names = fs::read_dir(directory).doing(doing)?.map(|entry| Ok(entry?.file_name()));
+    let mut names = names.collect::<io::Result<Vec<_>>>().doing(doing)?;
+    names.sort();
+    Ok(names)
+}
+
+/// Moves a copy to its name, where nothing is there yet; says whether it did.
+fn move_to(fresh: &Path, target: &Path) -> Result<bool, Error> {
+    /// For a file system that cannot do both in one step (`EINVAL`).
+    static STEP_BY_STEP: Mutex<()> = Mutex::new(());
+    let doing = || format!("move the copy to {}", target.display());
+    match renameat_with(CWD, fresh, CWD, target, RenameFlags::NOREPLACE) {
+        Ok(()) => return Ok(true),
+        Err(Errno::EXIST) => return Ok(false),
+        Err(Errno::INVAL | Errno::NOSYS) => {}
+        Err(errno) => return Err(errno).doing(doing),
+    }
+    let _alone = STEP_BY_STEP.lock().unwrap_or_else(PoisonError::into_inner);
+    match fs::symlink_metadata(target) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            fs::rename(fresh, target).doing(doing).map(|()| true)
+        }
+        Err(error) => Err(error).doing(doing),
+        Ok(_) => Ok(false),
+    }
+}
+
 fn copy(source: &Path, target: &Path) -> Result<(), Error> {
     let doing = || format!("copy {} to {}", source.display(), target.display());
-    fs::copy(source, target).doing(doing)?;
-    File::open(target).and_then(|file| file.sync_all()).doing(doing)
+    let mut from = open(source).doing(doing)?;
+    let mode = from.metadata().doing(doing)?.permissions();
+    let mut options = OpenOptions::new();
+    let mut to = options.write(true).create_new(true).mode(0o600).open(target).doing(doing)?;
+    io::copy(&mut from, &mut to).doing(doing)?;
+    to.set_permissions(mode).doing(doing)?;
+    to.sync_all().doing(doing)
 }
 
 fn copy_tree(source: &Path, target: &Path) -> Result<(), Error> {
@@ -227,11 +351,13 @@ fn copy_tree(source: &Path, target: &Path) -> Result<(), Error> {
         } else if kind.is_symlink() {
             let held = fs::read_link(entry.path()).doing(doing)?;
             std::os::unix::fs::symlink(held, to).doing(doing)?;
-        } else {
+        } else if kind.is_file() {
             copy(&entry.path(), &to)?;
+        } else {
+            return Err(not_to_be_staged(&entry.path()));
         }
     }
-    Ok(())
+    File::open(target).and_then(|directory| directory.sync_all()).doing(doing)
 }
 
 /// The builds that are staged, by name.
@@ -283,6 +409,130 @@ mod tests {
     fn script(path: &Path, text: &str) {
         fs::write(path, text).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn build(name: &str) -> BuildName {
+        BuildName::new(name).unwrap()
+    }
+
+    /// A tree of some files, so that a copy of it takes a moment.
+    fn tree(path: &Path, content: &str) {
+        fs::create_dir_all(path.join("lib")).unwrap();
+        script(&path.join(PROGRAM), "#!/bin/sh\n");
+        for index in 0..20 {
+            fs::write(path.join(format!("lib/{index}")), content.repeat(1000)).unwrap();
+        }
+        std::os::unix::fs::symlink(PROGRAM, path.join("also")).unwrap();
+    }
+
+    #[test]
+    fn of_many_that_stage_one_name_at_once_each_finds_one_whole_build() {
+        let directory = tempfile::tempdir().unwrap();
+        let builds = directory.path().join("builds");
+        let sources = ["a", "b"].map(|content| {
+            let path = directory.path().join(content);
+            tree(&path, content);
+            path
+        });
+        let file = directory.path().join("file");
+        script(&file, &"#".repeat(1 << 20));
+        for round in 0..10 {
+            let name = build(&format!("v{round}"));
+            let staged = std::thread::scope(|scope| {
+                let (name, builds, sources) = (&name, &builds, &sources);
+                let all = [0, 0, 1, 1, 0, 1].map(|which| {
+                    (which, scope.spawn(move || stage(builds, &sources[which], name)))
+                });
+                all.map(|(which, one)| (which, one.join().unwrap()))
+            });
+            let target = builds.join(name.as_str());
+            let won = usize::from(same(&sources[1], &target).unwrap());
+            assert!(same(&sources[won], &target).unwrap(), "one of both, whole");
+            for (which, ended) in staged {
+                match ended {
+                    Ok(()) => assert_eq!(which, won, "staged, and another is there"),
+                    Err(error) => {
+                        assert!(which != won && error.is_usage(), "{error}");
+                        assert!(error.to_string().contains("other content"), "{error}");
+                    }
+                }
+            }
+            // A file: its copies do not share a name, either.
+            let name = build(&format!("f{round}"));
+            std::thread::scope(|scope| {
+                let all = [(); 4].map(|()| scope.spawn(|| stage(&builds, &file, &name)));
+                for one in all {
+                    one.join().unwrap().unwrap();
+                }
+            });
+            assert!(same(&file, &builds.join(name.as_str())).unwrap());
+        }
+        let left = fs::read_dir(&builds).unwrap().flatten().count();
+        assert_eq!(left, 20, "no copy is left half done");
+    }
+
+    #[test]
+    fn the_same_directory_again_is_no_error_and_one_that_differs_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let builds = directory.path().join("builds");
+        let source = directory.path().join("source");
+        tree(&source, "a");
+        let name = build("1");
+        stage(&builds, &source, &name).unwrap();
+        stage(&builds, &source, &name).unwrap();
+        let differs = || {
+            let error = stage(&builds, &source, &name).unwrap_err();
+            assert!(error.is_usage() && error.to_string().contains("other content"), "{error}");
+            assert!(rehearse(&builds, &source, &name).unwrap_err().is_usage());
+        };
+        fs::write(source.join("lib/more"), "").unwrap();
+        differs();
+        fs::remove_file(source.join("lib/more")).unwrap();
+        stage(&builds, &source, &name).unwrap();
+        fs::set_permissions(source.join("lib/1"), fs::Permissions::from_mode(0o755)).unwrap();
+        differs();
+        fs::set_permissions(source.join("lib/1"), fs::Permissions::from_mode(0o644)).unwrap();
+        // Of the same length, and by another file: one that is changed in place within a tick of the
+        // clock cannot be told.
+        let replace = |content: &str| {
+            fs::write(source.join("new"), content.repeat(1000)).unwrap();
+            fs::rename(source.join("new"), source.join("lib/1")).unwrap();
+        };
+        replace("b");
+        differs();
+        replace("a");
+        stage(&builds, &source, &name).unwrap();
+        fs::remove_file(source.join("also")).unwrap();
+        std::os::unix::fs::symlink("lib/1", source.join("also")).unwrap();
+        differs();
+    }
+
+    #[test]
+    fn what_is_neither_file_directory_nor_symlink_is_not_staged() {
+        let directory = tempfile::tempdir().unwrap();
+        let builds = directory.path().join("builds");
+        let fifo = |path: &Path| {
+            let mode = rustix::fs::Mode::from_raw_mode(0o700);
+            rustix::fs::mknodat(CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        };
+        let pipe = directory.path().join("pipe");
+        fifo(&pipe);
+        let refused = stage(&builds, &pipe, &build("1")).unwrap_err();
+        assert!(refused.is_usage() && refused.to_string().contains("neither a file"), "{refused}");
+        let source = directory.path().join("source");
+        tree(&source, "a");
+        fifo(&source.join("lib/pipe"));
+        let refused = stage(&builds, &source, &build("1")).unwrap_err();
+        assert!(refused.is_usage() && refused.to_string().contains("lib/pipe"), "{refused}");
+        assert_eq!(fs::read_dir(&builds).unwrap().count(), 0, "nothing is left");
+        // Nor is one waited for where a manifest belongs.
+        fs::remove_file(source.join("lib/pipe")).unwrap();
+        fifo(&source.join(MANIFEST));
+        let refused = rehearse(&builds, &source, &build("1")).unwrap_err();
+        assert!(refused.to_string().contains("no regular file"), "{refused}");
+        // A copy within what is copied would have no end.
+        let refused = stage(&builds, directory.path(), &build("1")).unwrap_err();
+        assert!(refused.is_usage() && refused.to_string().contains("in it"), "{refused}");
     }
 
     #[test]
