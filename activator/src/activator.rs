@@ -2,7 +2,7 @@
 //! may go away: a task of each host owns what was asked.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use crate::exec::{ExecBackend, Purge};
 use crate::fence::WriteFence;
 use crate::gate::Context;
 use crate::health::{Launched, MarksRoot};
-use crate::host::{Answer, Ask, Host, HostStatus, Restart, Settings, Step, blocking};
+use crate::host::{Answer, Ask, Host, HostStatus, Restart, Settings, Shared, Step, blocking};
 use crate::layout;
 use crate::name::{BuildName, GenerationNumber, HostName};
 use crate::route::Route;
-use crate::staged;
+use crate::staged::{self, Staged};
 use crate::state::{HostDirectory, Lease};
 
 /// How many steps a slow listener may fall behind before it misses some.
@@ -284,26 +284,34 @@ impl Activator {
         .await
     }
 
-    /// Removes staged builds but the newest `keep` by name, and never one that runs, is live, is
-    /// held or served before. Gives the names.
+    /// Removes staged builds but the newest `keep` by name, and never one that any host needs: that
+    /// runs or is about to, was healthy last, is live, is held or served before. What such a build
+    /// links to is needed too. Gives the names.
     ///
     /// # Errors
     /// As [`Activator::builds`], or a build that cannot be removed.
     pub async fn prune(&self, host: &HostName, keep: usize) -> Result<Vec<BuildName>, Error> {
         let shared = Arc::clone(&self.host(host)?.shared);
+        // Hosts may share a directory of builds.
+        let mut hosts = Vec::new();
+        for host in self.hosts.values() {
+            hosts.push((Arc::clone(&host.shared), host.captured().await?));
+        }
         blocking(move || {
+            let mut needed = Vec::new();
+            for (host, captured) in &hosts {
+                needed.extend(needs(host, captured)?);
+            }
             let builds = &shared.route().builds;
-            let live = shared.directory.live_build()?;
-            let names = staged::list(builds)?;
-            let store = shared.store().clone();
-            let before = store.before(live.as_ref());
             let mut removed = Vec::new();
-            for name in names.iter().rev().skip(keep) {
-                let needed = in_use(&store, name)
-                    || live.as_ref() == Some(name)
-                    || store.hold.as_ref() == Some(name)
-                    || before == Some(name);
-                if !needed {
+            for name in staged::list(builds)?.iter().rev().skip(keep) {
+                let path = builds.join(name.as_str());
+                let real = std::fs::canonicalize(&path);
+                // A link that leads nowhere is only a name.
+                let leads_to = |needed: &PathBuf| {
+                    *needed == path || real.as_ref().is_ok_and(|real| needed.starts_with(real))
+                };
+                if !needed.iter().any(leads_to) {
                     staged::remove(builds, name)?;
                     removed.push(name.clone());
                 }
@@ -386,6 +394,22 @@ impl Drop for Activator {
 
 fn in_use(store: &crate::state::HostState, name: &BuildName) -> bool {
     store.ran.values().any(|ran| ran.generation.build.as_ref() == Some(name))
+}
+
+/// What a host needs of its builds: their names' paths, what those lead to, and the executables.
+fn needs(shared: &Shared, captured: &[Staged]) -> Result<Vec<PathBuf>, Error> {
+    let builds = &shared.route().builds;
+    let live = shared.directory.live_build()?;
+    let store = shared.store().clone();
+    let mut needed: Vec<PathBuf> = captured.iter().map(|build| build.program.clone()).collect();
+    needed.extend(store.ran.values().filter_map(|ran| ran.generation.staged.clone()));
+    let ran = store.ran.values().filter_map(|ran| ran.generation.build.as_ref());
+    let names = captured.iter().map(|build| &build.name).chain(ran).chain(&store.hold);
+    for name in names.chain(store.before(live.as_ref())).chain(&live) {
+        needed.push(builds.join(name.as_str()));
+        needed.extend(staged::needs(builds, name));
+    }
+    Ok(needed)
 }
 
 fn settings(name: &HostName, host: &HostConfig) -> Settings {

@@ -573,6 +573,17 @@ impl<B: Clone + PartialEq> Swap<B> {
         current.iter().chain(successor).chain(leaving.iter().map(|leaving| &leaving.member))
     }
 
+    /// Every build that runs, is being tried or waits for its turn, or was healthy last.
+    pub fn builds(&self) -> impl Iterator<Item = &B> {
+        let waits = self.next.as_ref().and_then(|next| match &next.want {
+            Want::Swap(build) | Want::Wake(build) => Some(build),
+            Want::Stop => None,
+        });
+        let tried = self.trial.as_ref().map(|trial| &trial.build);
+        let members = self.members().map(|member| &member.build);
+        members.chain(tried).chain(waits).chain(&self.record.good)
+    }
+
     /// One observation in, what to do about it out.
     #[must_use = "the actions are what must happen"]
     pub fn step(&mut self, event: Event<B>) -> Vec<Action<B>> {

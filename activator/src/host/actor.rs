@@ -51,6 +51,9 @@ impl Actor {
             Input::Status(reply) => {
                 let _gone = reply.send(self.status());
             }
+            Input::Captured(reply) => {
+                let _gone = reply.send(self.swap.builds().cloned().collect());
+            }
             Input::Event(event, problem) => {
                 self.remember(&event, problem);
                 self.step(event).await;

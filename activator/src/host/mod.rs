@@ -194,6 +194,7 @@ enum Input {
     Ask { ask: Ask, deadline: Option<Duration>, context: Context, reply: oneshot::Sender<Answer> },
     Fence { reason: Option<String>, reply: oneshot::Sender<Result<(), Error>> },
     Status(oneshot::Sender<HostStatus>),
+    Captured(oneshot::Sender<Vec<Staged>>),
     Event(Event<Staged>, Option<Error>),
     Started(GenerationNumber, Result<(Gen, Vec<Proc>), StartError>),
     Respawned(GenerationNumber, u32, Result<Proc, Error>),
@@ -277,6 +278,13 @@ impl Host {
     pub(crate) async fn status(&self) -> Result<HostStatus, Error> {
         let (reply, answer) = oneshot::channel();
         self.send(Input::Status(reply))?;
+        answer.await.map_err(|_| self.closed())
+    }
+
+    /// The builds that run, may be started next, or were healthy last.
+    pub(crate) async fn captured(&self) -> Result<Vec<Staged>, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Input::Captured(reply))?;
         answer.await.map_err(|_| self.closed())
     }
 

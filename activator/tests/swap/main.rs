@@ -7,6 +7,7 @@
 mod awaits;
 mod bad;
 mod basics;
+mod builds;
 mod client;
 mod crash;
 mod daemon;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         bad::ALL,
         awaits::ALL,
         panics::ALL,
+        builds::ALL,
         supervision::ALL,
         refusals::ALL,
         crash::ALL,
