@@ -38,6 +38,19 @@ pub enum Gone {
     Leader,
 }
 
+/// Whose canonical link a stop removes.
+#[derive(Debug, Clone, Copy)]
+pub enum Stopped<'a> {
+    /// That of this generation.
+    Generation(&'a Gen),
+    /// One that a generation left of which nothing is recorded any more: a switch may have been
+    /// under way when an activator crashed.
+    Gone {
+        /// The host's next number: what is not below it was never this host's.
+        next: GenerationNumber,
+    },
+}
+
 /// Persists who is about to run, before the gate is asked; its failure refuses the start.
 pub type Note<'a> = dyn Fn(Ran) -> Result<(), BoxError> + 'a;
 
@@ -186,12 +199,12 @@ pub trait Generations: Send + Sync {
     /// The link failed, which refuses the switch; or the row has no generation path.
     fn gen_switched(&self, route: &Route, generation: &Gen) -> Result<(), Error>;
 
-    /// Removes the canonical link where it names this generation, and only then; without one,
-    /// where it names any generation of this host. The same lock.
+    /// Removes the canonical link where it names what has stopped, and only then: one that leads to
+    /// what still accepts is only a known generation's to remove. The same lock.
     ///
     /// # Errors
     /// The link cannot be read or removed.
-    fn gen_stopped(&self, route: &Route, generation: Option<&Gen>) -> Result<(), Error>;
+    fn gen_stopped(&self, route: &Route, stopped: Stopped<'_>) -> Result<(), Error>;
 
     /// Ends whatever is left of one process of a generation, and proves it. `populated` is read
     /// first; what took a kill is kept until the next start.
@@ -395,8 +408,8 @@ impl Generations for SplitBackend {
         self.pick(route)?.gen_switched(route, generation)
     }
 
-    fn gen_stopped(&self, route: &Route, generation: Option<&Gen>) -> Result<(), Error> {
-        self.pick(route)?.gen_stopped(route, generation)
+    fn gen_stopped(&self, route: &Route, stopped: Stopped<'_>) -> Result<(), Error> {
+        self.pick(route)?.gen_stopped(route, stopped)
     }
 
     fn end(

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::backend::{
-    Backend, EmptyHost, Generations, Gone, KillHost, Proc, Sidecars, Start, StartError,
+    Backend, EmptyHost, Generations, Gone, KillHost, Proc, Sidecars, Start, StartError, Stopped,
 };
 use crate::cgroup::{Delegation, HostCgroup, Limit, Unproven, leader_exit};
 use crate::error::{BoxError, Doing as _, Error, Kind};
@@ -453,12 +453,13 @@ impl Generations for ExecBackend {
         };
         // A fence allows no launch; a switch is none.
         let paths = layout::sockets(layout::classify(route, None), route, generation.number);
-        if socket == canonical || paths.is_none() {
+        // In conflict it stays where it is: what the path names already serves on.
+        if socket == canonical || (paths.is_none() && !link::names(canonical, socket)?) {
             return Err(no_generation_path(route));
         }
         // First, so that no client meets a closed mode behind the link.
         widen(route, generation);
-        link::repoint(canonical, socket)?;
+        link::repoint(canonical, route.nested.as_deref(), socket)?;
         if let Some(purge) = &self.purge {
             // It is the caller's code, and the path is repointed: nothing of it may refuse the switch.
             let purge = || purge(&route.host, generation.number);
@@ -478,17 +479,20 @@ impl Generations for ExecBackend {
         Ok(())
     }
 
-    fn gen_stopped(&self, route: &Route, generation: Option<&Gen>) -> Result<(), Error> {
+    fn gen_stopped(&self, route: &Route, stopped: Stopped<'_>) -> Result<(), Error> {
         let Some(canonical) = &route.socket else { return Ok(()) };
-        match (generation, &route.nested) {
-            (Some(generation), _) => match &generation.socket {
+        match stopped {
+            Stopped::Generation(generation) => match &generation.socket {
                 Some(socket) if socket != canonical => {
                     link::remove_if_names(canonical, socket).map(|_| ())
                 }
                 _ => Ok(()),
             },
-            (None, Some(directory)) => link::remove_if_within(canonical, directory),
-            (None, None) => link::clear_leftover_link(canonical),
+            // The other row of a conflict numbers its generations, too.
+            Stopped::Gone { .. } if route.conflict.is_some() => Ok(()),
+            Stopped::Gone { next } => {
+                link::remove_leftover(canonical, route.nested.as_deref(), next)
+            }
         }
     }
 

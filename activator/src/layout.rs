@@ -113,23 +113,37 @@ pub fn sockets(layout: Layout, route: &Route, number: GenerationNumber) -> Optio
     }
 }
 
-/// What a switch refuses for a row that has no generation sockets.
+/// What a switch refuses for a row that has no generation sockets, with the conflict where that is
+/// why.
 #[must_use]
 pub(crate) fn no_generation_path(route: &Route) -> Error {
-    Error::new(
-        Kind::NoGenerationPath,
-        format!("{}: this row's layout has no generation sockets", route.host),
-    )
+    let why = match &route.conflict {
+        Some(reason) => format!("refusing to switch: {reason}"),
+        None => "this row's layout has no generation sockets".to_owned(),
+    };
+    Error::new(Kind::NoGenerationPath, format!("{}: {why}", route.host))
 }
 
 fn flat_socket(canonical: &Path, number: GenerationNumber) -> PathBuf {
     suffixed(canonical, &format!(".{number}"))
 }
 
-/// Whether `target`, as a link at `canonical` holds it, is the flat socket of some generation.
-pub(crate) fn names_a_generation(canonical: &Path, target: &Path) -> Option<GenerationNumber> {
-    let (canonical, target) = (canonical.file_name()?, target.file_name()?);
-    let number = target.as_bytes().strip_prefix(canonical.as_bytes())?.strip_prefix(b".")?;
+/// Which generation's socket `path` would be, of a row at `canonical`: beside that, or in the run
+/// directory of a `nested` row. Whether it ever was this host's is not known here.
+pub(crate) fn generation_at(
+    canonical: &Path,
+    nested: Option<&Path>,
+    path: &Path,
+) -> Option<GenerationNumber> {
+    let directory = nested.or(canonical.parent())?;
+    if path.parent() != Some(directory) {
+        return None;
+    }
+    let name = path.file_name()?.as_bytes();
+    let number = match nested {
+        Some(_) => name.strip_suffix(b".sock")?,
+        None => name.strip_prefix(canonical.file_name()?.as_bytes())?.strip_prefix(b".")?,
+    };
     std::str::from_utf8(number).ok()?.parse().ok()
 }
 
@@ -171,12 +185,9 @@ pub fn conflicts<'r>(routes: &[&'r Route]) -> Vec<(&'r Route, String)> {
 
 /// Whether `path` can be a generation's socket, or its control socket, of a row at `canonical`.
 fn overlaps(canonical: &Path, path: &Path) -> bool {
-    if canonical.parent() != path.parent() {
-        return false;
-    }
     let bare = path.as_os_str().as_bytes();
     let bare = bare.strip_suffix(CONTROL.as_bytes()).unwrap_or(bare);
-    names_a_generation(canonical, Path::new(std::ffi::OsStr::from_bytes(bare))).is_some()
+    generation_at(canonical, None, Path::new(std::ffi::OsStr::from_bytes(bare))).is_some()
         || bare == canonical.as_os_str().as_bytes()
 }
 
@@ -252,6 +263,16 @@ mod tests {
         let nested = Route { nested: Some("/run/orders".into()), ..flat };
         let paths = sockets(classify(&nested, None), &nested, number).unwrap();
         assert_eq!(paths.control, Path::new("/run/orders/7.sock.control"));
+    }
+
+    #[test]
+    fn a_row_in_conflict_has_no_generation_path_and_the_conflict_is_told() {
+        let plain = route("/run/orders.sock");
+        assert!(no_generation_path(&plain).to_string().contains("no generation sockets"));
+        let conflict = Route { conflict: Some("host two has it".into()), ..plain };
+        let error = no_generation_path(&conflict);
+        assert!(error.is_no_generation_path());
+        assert_eq!(error.to_string(), "orders: refusing to switch: host two has it");
     }
 
     #[test]

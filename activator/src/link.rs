@@ -14,7 +14,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::error::{Doing as _, Error, Kind};
-use crate::layout::names_a_generation;
+use crate::layout::generation_at;
+use crate::name::GenerationNumber;
 
 /// What is at a path where a socket belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,14 +91,29 @@ pub fn clear_own_socket(path: &Path) -> Result<(), Error> {
     ))
 }
 
-/// Clears a link to a generation of ours that was left at the canonical path of a row which now
-/// binds the path itself: it would fail the bind. Everything else stays.
+/// Clears a link to a generation that was left at the canonical path of a row which now binds the
+/// path itself: it would fail the bind. Everything else stays, and so does a link behind which
+/// something accepts.
 ///
 /// # Errors
 /// Names the path.
 pub fn clear_leftover_link(canonical: &Path) -> Result<(), Error> {
-    match target(canonical)? {
-        Some(target) if names_a_generation(canonical, &target).is_some() => remove(canonical),
+    remove_leftover(canonical, None, GenerationNumber::LARGEST)
+}
+
+/// Removes the link of a generation that is long gone: its number is below `next`, so that it can
+/// have been this host's, and nothing accepts at what it names. Everything else stays.
+///
+/// # Errors
+/// Names the path.
+pub fn remove_leftover(
+    canonical: &Path,
+    nested: Option<&Path>,
+    next: GenerationNumber,
+) -> Result<(), Error> {
+    let Some(named) = named(canonical)? else { return Ok(()) };
+    match generation_at(canonical, nested, &named) {
+        Some(number) if number < next && !accepts(&named)? => remove(canonical),
         _ => Ok(()),
     }
 }
@@ -122,22 +138,65 @@ pub fn target(canonical: &Path) -> Result<Option<PathBuf>, Error> {
 /// # Errors
 /// Names the path.
 pub fn names(canonical: &Path, socket: &Path) -> Result<bool, Error> {
-    Ok(target(canonical)?.is_some_and(|held| resolved(canonical, &held) == socket))
+    Ok(named(canonical)?.is_some_and(|named| named == socket))
 }
 
-fn resolved(canonical: &Path, target: &Path) -> PathBuf {
-    canonical.parent().unwrap_or_else(|| Path::new("/")).join(target)
+/// What the link at `canonical` leads to, absolute; `None` where there is no link.
+fn named(canonical: &Path) -> Result<Option<PathBuf>, Error> {
+    let directory = canonical.parent().unwrap_or_else(|| Path::new("/"));
+    Ok(target(canonical)?.map(|target| directory.join(target)))
+}
+
+/// Refuses where the canonical path leads to another activator's generation: its number is none of
+/// `ours`, and something accepts there.
+///
+/// # Errors
+/// Names both paths.
+pub fn check_ours(
+    canonical: &Path,
+    nested: Option<&Path>,
+    ours: impl Fn(GenerationNumber) -> bool,
+) -> Result<(), Error> {
+    let Some(named) = named(canonical)? else { return Ok(()) };
+    match generation_at(canonical, nested, &named) {
+        Some(number) if !ours(number) && accepts(&named)? => Err(Error::new(
+            Kind::Occupied,
+            format!(
+                "{} leads to {}, which accepts and is none of this host's generations: does \
+                 another activator serve there? Stop it, or give this host another socket",
+                canonical.display(),
+                named.display()
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Points the canonical path at `socket` atomically: a connecting client finds the old generation
-/// or the new one. A stale socket in its place is replaced.
+/// or the new one. A stale socket in its place is replaced, and of links one that names a
+/// generation's socket: beside the path, or in the run directory of a `nested` row.
 ///
 /// # Errors
-/// A live listener or another file at the canonical path, which stays; or what symlink(2) and
-/// rename(2) give.
-pub fn repoint(canonical: &Path, socket: &Path) -> Result<(), Error> {
+/// A live listener, another link or another file at the canonical path, which stays; or what
+/// symlink(2) and rename(2) give.
+pub fn repoint(canonical: &Path, nested: Option<&Path>, socket: &Path) -> Result<(), Error> {
     match look(canonical)? {
-        Found::Nothing | Found::Link | Found::Stale => {}
+        Found::Nothing | Found::Stale => {}
+        Found::Link => match named(canonical)? {
+            Some(named) if named == socket => return Ok(()),
+            Some(named) if generation_at(canonical, nested, &named).is_none() => {
+                return Err(Error::new(
+                    Kind::Occupied,
+                    format!(
+                        "{} is a link to {}, which is no generation's socket: remove it, or give \
+                         the host another socket",
+                        canonical.display(),
+                        named.display()
+                    ),
+                ));
+            }
+            _ => {}
+        },
         Found::Listening | Found::Other => {
             return Err(Error::new(
                 Kind::Occupied,
@@ -183,19 +242,6 @@ pub fn remove_if_names(canonical: &Path, socket: &Path) -> Result<bool, Error> {
     }
     remove(canonical)?;
     Ok(true)
-}
-
-/// Removes the link where it names something in the run directory of a nested row.
-///
-/// # Errors
-/// Names the path.
-pub fn remove_if_within(canonical: &Path, directory: &Path) -> Result<(), Error> {
-    match target(canonical)? {
-        Some(target) if resolved(canonical, &target).parent() == Some(directory) => {
-            remove(canonical)
-        }
-        _ => Ok(()),
-    }
 }
 
 fn remove(link: &Path) -> Result<(), Error> {
@@ -245,9 +291,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let canonical = directory.path().join("s");
         let [one, two] = ["s.1", "s.2"].map(|name| directory.path().join(name));
-        repoint(&canonical, &one).unwrap();
+        repoint(&canonical, None, &one).unwrap();
         assert_eq!(fs::read_link(&canonical).unwrap(), Path::new("s.1"));
-        repoint(&canonical, &two).unwrap();
+        repoint(&canonical, None, &two).unwrap();
         assert!(names(&canonical, &two).unwrap());
         assert!(!remove_if_names(&canonical, &one).unwrap());
         assert!(names(&canonical, &two).unwrap(), "another generation's link stays");
@@ -261,16 +307,65 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let canonical = directory.path().join("s");
         let listener = UnixListener::bind(&canonical).unwrap();
-        assert!(repoint(&canonical, &directory.path().join("s.1")).unwrap_err().is_occupied());
+        let one = directory.path().join("s.1");
+        assert!(repoint(&canonical, None, &one).unwrap_err().is_occupied());
         drop(listener);
-        repoint(&canonical, &directory.path().join("s.1")).unwrap();
+        repoint(&canonical, None, &one).unwrap();
+    }
+
+    #[test]
+    fn a_link_that_names_no_generations_socket_refuses_the_link_and_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let canonical = directory.path().join("s");
+        let nested = directory.path().join("run");
+        let one = directory.path().join("s.1");
+        let other = directory.path().join("other/s.3");
+        for foreign in [Path::new("other.sock"), Path::new("s.3.control"), &*other] {
+            std::os::unix::fs::symlink(foreign, &canonical).unwrap();
+            let refused = repoint(&canonical, None, &one).unwrap_err();
+            assert!(refused.is_occupied());
+            assert!(refused.to_string().contains("which is no generation's socket"), "{refused}");
+            assert_eq!(fs::read_link(&canonical).unwrap(), foreign, "it stays");
+            fs::remove_file(&canonical).unwrap();
+        }
+        // A nested row's are in its run directory, and beside the path there are none.
+        let first = nested.join("1.sock");
+        repoint(&canonical, Some(&nested), &first).unwrap();
+        repoint(&canonical, Some(&nested), &nested.join("2.sock")).unwrap();
+        assert!(names(&canonical, &nested.join("2.sock")).unwrap());
+        assert!(repoint(&canonical, None, &one).unwrap_err().is_occupied());
+        fs::remove_file(&canonical).unwrap();
+        repoint(&canonical, None, &one).unwrap();
+        assert!(repoint(&canonical, Some(&nested), &first).unwrap_err().is_occupied());
+    }
+
+    #[test]
+    fn a_leftover_link_is_removed_only_where_it_can_be_ours_and_nothing_accepts() {
+        let directory = tempfile::tempdir().unwrap();
+        let canonical = directory.path().join("s");
+        let next = |number| GenerationNumber::new(number).unwrap();
+        let two = directory.path().join("s.2");
+        repoint(&canonical, None, &two).unwrap();
+        remove_leftover(&canonical, None, next(2)).unwrap();
+        assert!(names(&canonical, &two).unwrap(), "a number that was never given here");
+        let listener = UnixListener::bind(&two).unwrap();
+        remove_leftover(&canonical, None, next(3)).unwrap();
+        clear_leftover_link(&canonical).unwrap();
+        assert!(names(&canonical, &two).unwrap(), "something accepts");
+        drop(listener);
+        remove_leftover(&canonical, None, next(3)).unwrap();
+        assert_eq!(target(&canonical).unwrap(), None);
+        // In another directory it is another's, whatever its name.
+        std::os::unix::fs::symlink("elsewhere/s.2", &canonical).unwrap();
+        remove_leftover(&canonical, None, next(3)).unwrap();
+        assert_eq!(look(&canonical).unwrap(), Found::Link);
     }
 
     #[test]
     fn a_foreign_row_clears_only_a_leftover_link_to_a_generation() {
         let directory = tempfile::tempdir().unwrap();
         let canonical = directory.path().join("s");
-        repoint(&canonical, &directory.path().join("s.9")).unwrap();
+        repoint(&canonical, None, &directory.path().join("s.9")).unwrap();
         clear_leftover_link(&canonical).unwrap();
         assert_eq!(look(&canonical).unwrap(), Found::Nothing);
         std::os::unix::fs::symlink("elsewhere", &canonical).unwrap();

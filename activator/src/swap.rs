@@ -310,7 +310,7 @@ pub enum Action<B> {
     /// [`Event::SwitchRefused`]. A host without a socket switches by saying so.
     Switch(GenerationNumber),
     /// Remove the canonical link if it names this one, and only then; `None`, any generation of
-    /// this host. No answer.
+    /// this host, be it long gone. No answer.
     Unlink(Option<GenerationNumber>),
     /// Start the time to settle; an earlier one of it is dropped. [`Event::Settled`].
     Settle(GenerationNumber),
@@ -1072,6 +1072,7 @@ impl<B: Clone + PartialEq> Swap<B> {
         self.stop = asked;
         self.state = State::Stopping;
         // Also one that is long gone: a switch may have been under way when the activator crashed.
+        // The driver tells whose it is: another activator's must stay.
         out.push(Action::Unlink(None));
         self.record.link = None;
         self.sure = true;

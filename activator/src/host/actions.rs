@@ -9,7 +9,7 @@ use tokio::task::spawn_blocking;
 
 use super::processes::{adopt_all, end_all, generation, start_all, switch, times, watch_exit};
 use super::{Actor, EXEC, Input, POLL, Running, SLOW_POLL, SOON, Slot, blocking};
-use crate::backend::{Proc, StartError};
+use crate::backend::{Proc, StartError, Stopped};
 use crate::cgroup::Limit;
 use crate::error::{Error, Kind};
 use crate::gate::{Context, Ended, Gate};
@@ -263,14 +263,17 @@ impl Actor {
     }
 
     pub(super) async fn unlink(&mut self, number: Option<GenerationNumber>) {
-        let known = number.and_then(|number| {
-            let running = self.running.get(&number).map(|running| running.generation.clone());
-            running
-                .or_else(|| self.shared.store().ran.get(&number).map(|ran| ran.generation.clone()))
-        });
-        if number.is_some() && known.is_none() {
-            return;
-        }
+        let known: Vec<Gen> = {
+            let store = self.shared.store();
+            let in_hand = self.running.values().map(|running| &running.generation);
+            let recorded = store.ran.values().map(|ran| &ran.generation);
+            in_hand
+                .chain(recorded)
+                .filter(|known| number.is_none_or(|number| known.number == number))
+                .cloned()
+                .collect()
+        };
+        let gone = number.is_none().then_some(Stopped::Gone { next: self.swap.record().next });
         let shared = Arc::clone(&self.shared);
         let unlinked = blocking(move || {
             let mut current = shared.current();
@@ -278,7 +281,11 @@ impl Actor {
             if current.as_ref().is_some_and(named) {
                 *current = None;
             }
-            shared.generations()?.gen_stopped(shared.route(), known.as_ref())
+            let generations = shared.generations()?;
+            for stopped in known.iter().map(Stopped::Generation).chain(gone) {
+                generations.gen_stopped(shared.route(), stopped)?;
+            }
+            Ok(())
         });
         if let Err(error) = unlinked.await {
             tracing::warn!(host = %self.shared.route().host, %error, "the link stays");

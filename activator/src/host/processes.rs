@@ -13,6 +13,7 @@ use crate::error::{BoxError, Error};
 use crate::gate::Gate;
 use crate::generation::Gen;
 use crate::layout::no_generation_path;
+use crate::link;
 use crate::name::{GenerationNumber, LeafName};
 use crate::process::Exit;
 use crate::staged::Staged;
@@ -173,7 +174,13 @@ pub(super) fn switch(shared: &Shared, generation: &Gen) -> Result<(), Error> {
         (Some(canonical), Some(socket)) if canonical == socket => {}
         (None, _) => {}
         (Some(_), None) => return Err(no_generation_path(route)),
-        (Some(_), Some(_)) => shared.generations()?.gen_switched(route, generation)?,
+        (Some(canonical), Some(_)) => {
+            link::check_ours(canonical, route.nested.as_deref(), |number| {
+                let store = shared.store();
+                store.ran.contains_key(&number) || store.swap.link == Some(number)
+            })?;
+            shared.generations()?.gen_switched(route, generation)?;
+        }
     }
     *current = Some(generation.clone());
     drop(current);

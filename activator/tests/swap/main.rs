@@ -11,6 +11,7 @@ mod builds;
 mod client;
 mod crash;
 mod daemon;
+mod links;
 mod outside;
 mod panics;
 mod refusals;
@@ -18,6 +19,7 @@ mod service;
 mod site;
 mod storm;
 mod supervision;
+mod switch;
 
 use std::process::ExitCode;
 
@@ -42,6 +44,8 @@ fn main() -> ExitCode {
         bad::ALL,
         awaits::ALL,
         panics::ALL,
+        links::ALL,
+        switch::ALL,
         builds::ALL,
         supervision::ALL,
         refusals::ALL,

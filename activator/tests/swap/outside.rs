@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tickmark_activator::backend::{
-    Backend, EmptyHost, Generations, Gone, KillHost, Proc, Sidecars, Start, StartError,
+    Backend, EmptyHost, Generations, Gone, KillHost, Proc, Sidecars, Start, StartError, Stopped,
 };
 use tickmark_activator::cgroup::Limit;
 use tickmark_activator::gate::Gate;
@@ -112,8 +112,8 @@ impl Generations for Watched {
         self.at("switch", generation.number);
         self.inner().gen_switched(route, generation)
     }
-    fn gen_stopped(&self, route: &Route, generation: Option<&Gen>) -> Result<(), Error> {
-        self.inner().gen_stopped(route, generation)
+    fn gen_stopped(&self, route: &Route, stopped: Stopped<'_>) -> Result<(), Error> {
+        self.inner().gen_stopped(route, stopped)
     }
     fn end(
         &self,
