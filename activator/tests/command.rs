@@ -666,3 +666,69 @@ fn the_service_manager_is_told() {
     assert_eq!(&buffer[..length], b"STOPPING=1");
     assert!(site.daemon.take().unwrap().wait().unwrap().success());
 }
+
+#[test]
+fn a_socket_for_commands_that_check_accepts_is_bound() {
+    for (length, exit) in [(99, 0), (100, 2)] {
+        let mut site = Site::configured("");
+        let file = site.path("activator.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        let start = site.path("").as_os_str().len();
+        let socket = site.path(&"s".repeat(length - start));
+        assert_eq!(socket.as_os_str().len(), length);
+        let more = format!("cgroup = \"none\"\nsocket = {socket:?}\n");
+        fs::write(&file, text.replacen("cgroup = \"none\"\n", &more, 1)).unwrap();
+        if exit == 0 {
+            site.exits(0, &["check", "activator.toml"]);
+            site.start();
+            assert!(fs::metadata(&socket).unwrap().file_type().is_socket());
+        } else {
+            let said = site.complains(exit, &["check", "activator.toml"]);
+            assert!(said.contains("a shorter `socket`"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_pipe_is_not_staged_and_keeps_no_daemon_from_its_end() {
+    let mut site = Site::new();
+    let pipe = site.path("pipe");
+    let mode = rustix::fs::Mode::from_raw_mode(0o700);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let said = site.complains(2, &["deploy", "web", pipe.to_str().unwrap()]);
+    assert!(said.contains("neither a file, a directory nor a symlink"), "{said}");
+    // Nor is one waited for where a manifest belongs.
+    fs::create_dir_all(site.path("web/v1")).unwrap();
+    fs::rename(&pipe, site.path("web/v1/tickmark.toml")).unwrap();
+    let said = site.exits(5, &["swap", "web", "v1"]);
+    assert!(said.contains("no regular file"), "{said}");
+    assert!(site.end(Signal::TERM).success());
+}
+
+#[test]
+fn a_launch_inherits_nothing_of_the_service_managers_and_has_both_names_of_its_marks() {
+    let mut site = Site::configured("");
+    let mut daemon = site.daemon_command();
+    daemon.env("NOTIFY_SOCKET", site.path("nobody")).env("HELD", "1");
+    for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID"] {
+        daemon.env(name, "1");
+    }
+    site.daemon = Some(daemon.spawn().unwrap());
+    until("the daemon answers", || site.run(&["status"]).status.success());
+    site.deploy(0, "v1");
+    let pid = site.status("web")["generations"][0]["pids"][0].to_string();
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
+    let environment = String::from_utf8(environment).unwrap();
+    let names: Vec<&str> =
+        environment.split_terminator('\0').map(|pair| pair.split_once('=').unwrap().0).collect();
+    for name in &names {
+        assert!(!name.starts_with("LISTEN_") && *name != "NOTIFY_SOCKET", "{names:?}");
+    }
+    assert!(!names.contains(&"HELD"), "nothing else either: {names:?}");
+    let value = |name: &str| {
+        let pairs = environment.split_terminator('\0').filter_map(|pair| pair.split_once('='));
+        pairs.filter(|(found, _)| *found == name).map(|(_, value)| value).collect::<Vec<_>>()
+    };
+    assert_eq!(value("KICKS_LIVENESS_DIR").len(), 1);
+    assert_eq!(value("KICKS_LIVENESS_DIR"), value("TICKMARK_DIR"));
+}
