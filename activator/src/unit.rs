@@ -192,7 +192,14 @@ impl Manager {
             Err(error) if error.is_unknown() => return Ok(()),
             other => other?,
         }
-        let Some(cgroup) = self.state(unit).await?.cgroup else { return Ok(()) };
+        let cgroup = match self.state(unit).await {
+            Ok(state) => state.cgroup,
+            // A transient one is forgotten once it is stopped, and none is in whose cgroup
+            // something lives.
+            Err(error) if error.is_unknown() => None,
+            Err(error) => return Err(error),
+        };
+        let Some(cgroup) = cgroup else { return Ok(()) };
         match cgroup::is_populated(&cgroup)? {
             Some(true) => Err(Error::new(
                 Kind::Unproven,
