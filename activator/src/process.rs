@@ -43,7 +43,7 @@ pub enum Exit {
     /// This signal ended it.
     Signal(i32),
     /// It has ended; its status went to another parent. So of a process that an earlier activator
-    /// started.
+    /// or the service manager started.
     Unknown,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Exit {
         match self {
             Exit::Code(code) => write!(f, "exit status {code}"),
             Exit::Signal(signal) => write!(f, "signal {signal}"),
-            Exit::Unknown => f.write_str("exit status unknown: another activator started it"),
+            Exit::Unknown => f.write_str("exit status unknown: it is no child of this activator"),
         }
     }
 }
@@ -105,7 +105,8 @@ impl Process {
         }
     }
 
-    /// A child of ours that nobody has waited for, so that its number is its own.
+    /// One that nobody has waited for, so that its number is its own: a child of ours, or what the
+    /// caller knows that of.
     pub(crate) fn of_child(pid: u32) -> Result<Process, Error> {
         let pidfd = to_pid(pid)
             .ok_or(Errno::SRCH)
