@@ -263,14 +263,14 @@ impl ExecBackend {
 }
 
 /// Undoes a preparation when it is dropped, unless it was kept.
-struct Undo<F: FnOnce()>(Option<F>);
+pub(crate) struct Undo<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Undo<F> {
-    fn by(undo: F) -> Undo<F> {
+    pub(crate) fn by(undo: F) -> Undo<F> {
         Undo(Some(undo))
     }
 
-    fn keep(mut self) {
+    pub(crate) fn keep(mut self) {
         self.0 = None;
     }
 }
@@ -294,7 +294,8 @@ fn is_busy(error: &Error) -> bool {
     false
 }
 
-fn environment(
+/// What a process of this launch is given as its environment.
+pub(crate) fn environment(
     route: &Route,
     slot: u32,
     generation: &Gen,

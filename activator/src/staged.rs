@@ -142,7 +142,7 @@ fn open(path: &Path) -> io::Result<File> {
 type FileIdentity = (u64, u64, u64, i64, i64);
 
 /// SHA-256 of a file; of one that has not changed since, from memory.
-fn digest(path: &Path, stat: &fs::Metadata) -> Result<String, Error> {
+pub(crate) fn digest(path: &Path, stat: &fs::Metadata) -> Result<String, Error> {
     static KNOWN: OnceLock<Mutex<HashMap<FileIdentity, String>>> = OnceLock::new();
     let known = KNOWN.get_or_init(Mutex::default);
     let identity = (stat.dev(), stat.ino(), stat.size(), stat.mtime(), stat.mtime_nsec());

@@ -1,5 +1,6 @@
 //! Unit rows: hosts that are units of a service manager. They keep stop-then-start, and their
-//! processes are the manager's: it is asked over D-Bus and its answer waited for.
+//! processes are the manager's: it is asked over D-Bus and its answer waited for. Below it, what of
+//! a nested row is a unit too.
 //!
 //! # References
 //! [org.freedesktop.systemd1(5)](https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1.html)
@@ -18,11 +19,16 @@ use self::bus::{JobRemovedStream, ManagerProxy, ServiceProxy, UnitProxy};
 use crate::cgroup;
 use crate::error::{Error, Kind};
 
+mod nested;
+mod transient;
+
+pub use self::nested::NestedUnits;
+
 /// The interfaces of systemd that are used, in its own words.
 mod bus {
     #![allow(missing_docs, reason = "the names are systemd's, and documented there")]
 
-    use zbus::{ObjectPath, OwnedObjectPath};
+    use zbus::{ObjectPath, OwnedObjectPath, Variant};
 
     #[zbus::proxy(
         interface = "org.freedesktop.systemd1.Manager",
@@ -31,9 +37,18 @@ mod bus {
     )]
     pub(super) trait Manager {
         fn subscribe(&self) -> zbus::Result<()>;
+        fn get_unit(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
         fn load_unit(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
+        fn unref_unit(&self, name: &str) -> zbus::Result<()>;
         fn start_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
         fn stop_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
+        fn start_transient_unit(
+            &self,
+            name: &str,
+            mode: &str,
+            properties: &[(&str, Variant<'_>)],
+            aux: &[(&str, Vec<(&str, Variant<'_>)>)],
+        ) -> zbus::Result<OwnedObjectPath>;
         #[zbus(signal)]
         fn job_removed(
             &self,
@@ -68,6 +83,10 @@ mod bus {
         fn control_group(&self) -> zbus::Result<String>;
         #[zbus(property(emits_changed_signal = "false"))]
         fn result(&self) -> zbus::Result<String>;
+        #[zbus(property(emits_changed_signal = "false"))]
+        fn exec_main_code(&self) -> zbus::Result<i32>;
+        #[zbus(property(emits_changed_signal = "false"))]
+        fn exec_main_status(&self) -> zbus::Result<i32>;
     }
 }
 

@@ -4,8 +4,11 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) const SYSTEMD: &str = "/lib/systemd/systemd";
 pub(crate) const DBUS: &str = "/usr/bin/dbus-daemon";
@@ -64,7 +67,50 @@ pub(crate) fn start_manager() -> [Child; 2] {
         let state = state.expect("systemctl runs").stdout;
         [&b"running\n"[..], b"degraded\n"].contains(&&state[..])
     });
+    let _first = MANAGER.set(manager.id());
     [bus, manager]
+}
+
+static MANAGER: OnceLock<u32> = OnceLock::new();
+
+/// What does nothing until this is dropped.
+pub(crate) struct Frozen(Vec<Pid>);
+
+/// The manager may have started a bus of its own, and put it in the place of the first.
+pub(crate) fn freeze_bus() -> Frozen {
+    let processes = fs::read_dir("/proc").expect("procfs").flatten();
+    let buses = processes.filter_map(|process| {
+        let name = fs::read_to_string(process.path().join("comm")).ok()?;
+        (name.trim() == "dbus-daemon").then(|| process.file_name().to_str()?.parse().ok())?
+    });
+    freeze(buses.collect())
+}
+
+pub(crate) fn freeze_manager() -> Frozen {
+    freeze(vec![*MANAGER.get().expect("it runs")])
+}
+
+fn freeze(pids: Vec<u32>) -> Frozen {
+    assert!(!pids.is_empty());
+    let frozen = Frozen(
+        pids.iter()
+            .map(|pid| Pid::from_raw((*pid).try_into().expect("a pid")).expect("a pid"))
+            .collect(),
+    );
+    for pid in &frozen.0 {
+        kill_process(*pid, Signal::STOP).expect("it runs");
+        let stat = format!("/proc/{}/stat", pid.as_raw_pid());
+        until("it is stopped", || fs::read_to_string(&stat).expect("it runs").contains(") T "));
+    }
+    frozen
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            let _runs = kill_process(*pid, Signal::CONT);
+        }
+    }
 }
 
 /// Where this program is, and beside it the others.

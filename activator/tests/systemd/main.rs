@@ -1,11 +1,12 @@
-//! Unit rows and the activator's own units under a real `systemd --user` (Debian 12's 252), in a
-//! guest with a whole cgroup v2.
+//! Unit rows, the sidecars of nested rows and the activator's own units under a real
+//! `systemd --user` (Debian 12's 252), in a guest with a whole cgroup v2.
 //!
 //! Needs root, `TICKMARK_UML` (a script that runs a program under Linux 6.1), systemd and
 //! dbus-daemon. Skipped, with the reason in one line, without them; with `TICKMARK_NO_SKIPS` that
 //! fails.
 
 mod guest;
+mod nested;
 mod restart;
 mod units;
 
@@ -27,7 +28,8 @@ fn main() -> ExitCode {
         // One manager, and one set of units.
         arguments.test_threads = Some(1);
         let _manager = guest::start_manager();
-        let trials = units::trials().into_iter().chain(restart::trials()).collect();
+        let trials =
+            [units::trials(), nested::trials(), restart::trials()].into_iter().flatten().collect();
         return libtest_mimic::run(&arguments, trials).exit_code();
     }
     let trial = Trial::ignorable_test("units_under_a_real_systemd", in_guest);
