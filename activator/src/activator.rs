@@ -30,7 +30,8 @@ const STEPS: usize = 1024;
 /// How a request is made.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Until when a start must be ready; the host's `start_deadline` without it.
+    /// How long a start may take until it is ready, from its beginning on; the host's
+    /// `start_deadline` without it.
     pub deadline: Option<Duration>,
     /// What the request belongs to: ended, it starts nothing more.
     pub context: Context,

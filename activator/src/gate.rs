@@ -30,7 +30,7 @@ pub enum Ended {
 }
 
 impl Ended {
-    fn error(self) -> Error {
+    pub(crate) fn error(self) -> Error {
         match self {
             Ended::Cancelled => Error::new(Kind::Ended, "the request ended before the build ran"),
             Ended::Superseded => {

@@ -561,6 +561,12 @@ impl<B: Clone + PartialEq> Swap<B> {
         self.trial.as_ref().and_then(|trial| trial.asked).or(self.stop)
     }
 
+    /// What happened to the build that was asked for, where the last healthy one is tried instead.
+    #[must_use]
+    pub fn instead(&self) -> Option<Why> {
+        self.trial.as_ref().and_then(|trial| trial.instead)
+    }
+
     /// A newer request waits that cuts the one under way short.
     #[must_use]
     pub fn superseded(&self) -> bool {

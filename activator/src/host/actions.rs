@@ -24,12 +24,18 @@ use crate::swap::{Event, Member};
 
 impl Actor {
     pub(super) fn admit(&mut self, build: &Staged) {
-        self.problem = None;
-        // Each attempt has a context and a deadline of its own.
-        let waiter = self.swap.attempt().and_then(|attempt| self.waiters.get(&attempt));
-        let start_deadline = Instant::now() + self.shared.settings.start_deadline;
-        self.deadline = Some(waiter.map_or(start_deadline, |waiter| waiter.deadline));
+        // Each attempt has a context and a deadline of its own. What is tried instead of what failed
+        // has the host's: a caller whose time is over, or who went away, does not end it as well.
+        let instead = self.swap.instead().is_some();
+        let attempt = self.swap.attempt().filter(|_| !instead);
+        let waiter = attempt.and_then(|attempt| self.waiters.get(&attempt));
+        self.patience =
+            waiter.map_or(self.shared.settings.start_deadline, |waiter| waiter.patience);
+        self.deadline = None;
         self.context = waiter.map_or_else(Context::new, |waiter| waiter.context.clone());
+        if !instead {
+            self.problem = None;
+        }
         self.say(format!("build {} is to serve", build.name));
         let route = self.shared.route();
         let layout = self.shared.backend.gen_layout(route);
@@ -45,6 +51,9 @@ impl Actor {
         }
         let overlap = route.overlap && layout != Layout::Foreign;
         // Stop-then-start ends the incumbent before the spawn could be refused.
+        if !overlap && let Some(ended) = self.context.ended() {
+            return self.later(Event::Denied, Some(ended.error()));
+        }
         if !overlap
             && build.live
             && let Err(error) = self.shared.may_run_live(&build.name)
@@ -92,6 +101,7 @@ impl Actor {
         let number = member.number;
         self.say(format!("starting generation {number} of build {}", member.build.name));
         let keep: Vec<GenerationNumber> = self.swap.members().map(|member| member.number).collect();
+        self.deadline = Instant::now().checked_add(self.patience);
         let gate = self.gate(&member.build);
         let deadline = Instant::now() + EXEC;
         self.do_blocking(panicked(Event::MayHaveRun(number)), move |shared| {

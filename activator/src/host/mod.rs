@@ -238,6 +238,7 @@ impl Host {
         let sidecar_left = crate::sidecar::spawn(Arc::clone(&shared), wanted);
         let actor = Actor {
             backoff: Backoff::new(shared.settings.restart),
+            patience: shared.settings.start_deadline,
             shared: Arc::clone(&shared),
             swap,
             inbox: inbox.clone(),
@@ -340,7 +341,8 @@ struct Slot {
 
 struct Waiter {
     reply: oneshot::Sender<Answer>,
-    deadline: Instant,
+    /// How long its start may take.
+    patience: Duration,
     context: Context,
 }
 
@@ -352,7 +354,9 @@ struct Actor {
     waiters: HashMap<Attempt, Waiter>,
     /// What the start under way belongs to.
     context: Context,
-    /// Until when it must be ready.
+    /// How long that may take, and from its beginning on until when it must be ready: what leaves
+    /// before it drains on its own time.
+    patience: Duration,
     deadline: Option<Instant>,
     awaiting: Option<AbortHandle>,
     resting: Option<AbortHandle>,

@@ -1,7 +1,7 @@
 //! What is asked of a host, and what is answered.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
@@ -45,8 +45,8 @@ impl Actor {
             store.attempt += 1;
             Attempt(store.attempt)
         };
-        let deadline = Instant::now() + deadline.unwrap_or(self.shared.settings.start_deadline);
-        self.waiters.insert(attempt, Waiter { reply, deadline, context });
+        let patience = deadline.unwrap_or(self.shared.settings.start_deadline);
+        self.waiters.insert(attempt, Waiter { reply, patience, context });
         self.step(Event::Asked(Request { attempt, want })).await;
         if self.swap.superseded() {
             self.end_context(Ended::Superseded).await;

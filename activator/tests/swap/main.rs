@@ -12,6 +12,7 @@ mod client;
 mod crash;
 mod daemon;
 mod links;
+mod fallback;
 mod outside;
 mod panics;
 mod refusals;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         links::ALL,
         switch::ALL,
         builds::ALL,
+        fallback::ALL,
         supervision::ALL,
         refusals::ALL,
         crash::ALL,
