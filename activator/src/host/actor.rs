@@ -205,7 +205,8 @@ impl Actor {
         });
     }
 
-    /// Keeps the error of the attempt, and the builds whose start failed.
+    /// Keeps the error of the attempt, and the builds whose start failed. One that was healthy is
+    /// tried for ever, and is none of them.
     pub(super) fn remember(&mut self, event: &Event<Staged>, problem: Option<Error>) {
         if let Some(error) = problem {
             self.say(error.to_string());
@@ -219,13 +220,20 @@ impl Actor {
             | Event::KillUnproven(number) => *number,
             _ => return,
         };
-        let Some(successor) = &self.swap.record().successor else { return };
-        // One that was stopped from outside, or may not start, did not fail by itself.
-        let outside = self.context.ended().is_some()
+        let record = self.swap.record();
+        let Some(successor) = &record.successor else { return };
+        let name = &successor.build.name;
+        if record.good.as_ref().is_some_and(|good| good.name == *name) {
+            return;
+        }
+        // One that was stopped from outside, or may not start, did not fail by itself. Nor did one that
+        // a crash cut short: it may never have run.
+        let outside = self.swap.state() == State::Recovering
+            || self.context.ended().is_some()
             || self.problem.as_ref().is_some_and(|error| error.is_layout() || error.is_refused());
         if successor.number == number && !successor.ready && !outside {
             let why = self.problem.as_ref().map_or_else(|| "it died".to_owned(), Error::to_string);
-            self.shared.store().failed.insert(successor.build.name.clone(), why);
+            self.shared.store().failed.insert(name.clone(), why);
         }
     }
 }

@@ -159,13 +159,15 @@ impl Shared {
         }
     }
 
-    /// Whether the build that the live link named may still run: not one whose start failed, not
-    /// another than the one the host is pinned to, and still what the link names.
+    /// Whether the build that the live link named may still run: not one whose start failed and that
+    /// never was healthy, not another than the one the host is pinned to, and still what the link
+    /// names.
     fn may_run_live(&self, build: &BuildName) -> Result<(), BoxError> {
         let refuse = |why: String| Err(Error::new(Kind::Refused, why).into());
         let host = &self.route().host;
         let store = self.store();
-        if let Some(why) = store.failed.get(build) {
+        let was_healthy = store.swap.good.as_ref().is_some_and(|good| good.name == *build);
+        if let Some(why) = store.failed.get(build).filter(|_| !was_healthy) {
             return refuse(format!("{host}: the live build {build} failed its start: {why}"));
         }
         if let Some(hold) = store.hold.as_ref().filter(|hold| *hold != build) {
