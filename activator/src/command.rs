@@ -384,6 +384,10 @@ fn answer(outcome: Outcome, build: Option<&BuildName>, error: Option<&str>) -> S
             "stopped, but not proven gone{}; it is tried again",
             error.map_or_else(String::new, |error| format!(" ({error})"))
         ),
+        Outcome::Unknown { serves: None, why: Why::Unsaved } => format!(
+            "it was told to end, but the next daemon may start it again: {}",
+            because(Why::Unsaved)
+        ),
         Outcome::Unknown { serves: Some(serves), why } => format!(
             "generation {serves}{build} serves; something of the new one may be left: {}",
             because(why)
@@ -412,6 +416,7 @@ fn reason(why: Why) -> &'static str {
         Why::Switch => "the canonical path could not be pointed at it",
         Why::Superseded => "a newer request took its place",
         Why::Lease => "the lease on the state directory is lost",
+        Why::Unsaved => "that could not be recorded",
     }
 }
 

@@ -97,7 +97,8 @@
 //!
 //! * After each [`Swap::step`], and before it does what came out, it makes [`Swap::record`] durable
 //!   (if that changed). Where that fails, it does nothing of it that starts or changes something,
-//!   and answers with that action's refusal.
+//!   and answers with that action's refusal. An [`Event::Admitted`] without overlap, after which the
+//!   incumbent ends, is then [`Event::Denied`] instead.
 //! * It does the actions in their order, and answers each with one of the events that the action
 //!   names. An answer may come late; one that is no longer of interest is ignored here.
 //! * [`Event::Died`] follows the generation's [`Event::Started`] or [`Event::Adopted`], once, and
@@ -417,6 +418,8 @@ pub enum Why {
     Superseded,
     /// The lease was lost.
     Lease,
+    /// How it ended could not be recorded. The driver says so, never the machine.
+    Unsaved,
 }
 
 /// What must survive a crash: written before anything is done that it speaks of.

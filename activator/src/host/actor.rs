@@ -66,7 +66,10 @@ impl Actor {
             }
             Input::Exited { number, token, exit } => self.exited(number, &token, exit).await,
             Input::Verdicts(number, verdicts) => self.judged(number, verdicts).await,
-            Input::Look => self.look().await,
+            Input::Look => {
+                self.look().await;
+                self.save_again().await;
+            }
             Input::Close(_) => {}
         }
     }
@@ -78,7 +81,17 @@ impl Actor {
             Event::Proven(number) => Some(*number),
             _ => None,
         };
-        let actions = self.swap.step(event);
+        // What ends the incumbent before it starts the successor must be recorded first.
+        let ends = matches!(event, Event::Admitted { overlap: false }).then(|| self.swap.clone());
+        let mut actions = self.swap.step(event);
+        if let Some(admitting) = ends
+            && let Err(error) = self.persist().await
+        {
+            self.say(error.to_string());
+            self.problem = Some(error);
+            self.swap = admitting;
+            actions = self.swap.step(Event::Denied);
+        }
         if let Some(number) = settled {
             self.forget(number);
         }
@@ -121,12 +134,20 @@ impl Actor {
         let record = self.swap.record().clone();
         let shared = Arc::clone(&self.shared);
         blocking(move || {
-            if shared.store().swap == record {
+            if shared.store().swap == record && !shared.is_unsaved() {
                 return Ok(());
             }
             shared.change(|state| state.swap = record)
         })
         .await
+    }
+
+    /// What could not be saved is tried again.
+    async fn save_again(&self) {
+        let ours = self.swap.state() != State::Disowned;
+        if ours && self.shared.is_unsaved() && self.persist().await.is_ok() {
+            tracing::info!(host = %self.shared.route().host, "the state is saved again");
+        }
     }
 
     pub(super) async fn act(&mut self, action: Action<Staged>, durable: &Result<(), Error>) {
@@ -161,7 +182,7 @@ impl Actor {
             },
             Action::Rest => self.rest(),
             Action::Adopt(member) => self.adopt(member),
-            Action::Answer(attempt, outcome) => self.answer(attempt, outcome),
+            Action::Answer(attempt, outcome) => self.answer(attempt, outcome, refused),
         }
     }
 

@@ -10,6 +10,7 @@ mod status;
 mod supervise;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -110,6 +111,8 @@ pub(crate) struct Shared {
     pub(crate) lease: Arc<Lease>,
     pub(crate) directory: HostDirectory,
     store: Mutex<HostState>,
+    /// What is in `store` could not be saved.
+    unsaved: AtomicBool,
     /// The one lock: under it the canonical link is made, repointed and removed, and the current
     /// generation changes.
     current: Mutex<Option<Gen>>,
@@ -139,11 +142,19 @@ impl Shared {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and makes it durable.
+    /// Changes the state and makes it durable. Where that fails it is changed in memory alone, until
+    /// the next save.
     pub(crate) fn change(&self, change: impl FnOnce(&mut HostState)) -> Result<(), Error> {
         let mut store = self.store();
         change(&mut store);
-        self.directory.save(&self.lease, &store)
+        let saved = self.directory.save(&self.lease, &store);
+        self.unsaved.store(saved.is_err(), Ordering::Relaxed);
+        saved
+    }
+
+    /// The last save failed.
+    fn is_unsaved(&self) -> bool {
+        self.unsaved.load(Ordering::Relaxed)
     }
 
     /// What every start of this host must be allowed: the lease and the fence.
@@ -232,6 +243,7 @@ impl Host {
             lease,
             directory,
             store: Mutex::new(state),
+            unsaved: AtomicBool::new(false),
             current: Mutex::new(None),
             steps,
         });

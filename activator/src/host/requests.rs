@@ -146,7 +146,16 @@ impl Actor {
         let _joined = spawn_blocking(move || context.end(why)).await;
     }
 
-    pub(super) fn answer(&mut self, attempt: Attempt, outcome: Outcome) {
+    /// `unsaved`: why the record is not durable.
+    pub(super) fn answer(&mut self, attempt: Attempt, outcome: Outcome, unsaved: Option<Error>) {
+        let outcome = match (outcome, unsaved) {
+            // Of a stop the record is all that keeps the next activator from starting it again.
+            (Outcome::Stopped | Outcome::Unproven { serves: None }, Some(error)) => {
+                self.problem = Some(error);
+                Outcome::Unknown { serves: None, why: Why::Unsaved }
+            }
+            (outcome, _) => outcome,
+        };
         let problem = match outcome {
             Outcome::Done(_) | Outcome::Stopped => {
                 self.problem = None;

@@ -21,6 +21,7 @@ mod site;
 mod storm;
 mod supervision;
 mod switch;
+mod unsaved;
 
 use std::process::ExitCode;
 
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         switch::ALL,
         builds::ALL,
         fallback::ALL,
+        unsaved::ALL,
         supervision::ALL,
         refusals::ALL,
         crash::ALL,
