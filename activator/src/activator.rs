@@ -241,17 +241,26 @@ impl Activator {
         self.ask(host, Ask::Wake, options).await
     }
 
-    /// Pins a host to a build, which then serves; `None` releases it.
+    /// Lets a staged build serve, and pins the host to it once it does.
     ///
     /// # Errors
     /// As [`Activator::swap`].
     pub async fn hold(
         &self,
         host: &HostName,
-        build: Option<BuildName>,
+        build: BuildName,
         options: Options,
     ) -> Result<Answer, Error> {
         self.ask(host, Ask::Hold(build), options).await
+    }
+
+    /// Pins a host to no build any more, and gives the one that it was pinned to. What serves serves
+    /// on.
+    ///
+    /// # Errors
+    /// The host is unknown, or that could not be made durable.
+    pub async fn release(&self, host: &HostName) -> Result<Option<BuildName>, Error> {
+        self.host(host)?.release().await
     }
 
     /// Allows no launch for a host, and says why; `None` lifts the fence. What runs goes on.

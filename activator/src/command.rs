@@ -388,6 +388,9 @@ fn answer(outcome: Outcome, build: Option<&BuildName>, error: Option<&str>) -> S
             "it was told to end, but the next daemon may start it again: {}",
             because(Why::Unsaved)
         ),
+        Outcome::Unknown { serves: Some(serves), why: Why::Unsaved } => {
+            format!("generation {serves}{build} serves, but {}", because(Why::Unsaved))
+        }
         Outcome::Unknown { serves: Some(serves), why } => format!(
             "generation {serves}{build} serves; something of the new one may be left: {}",
             because(why)

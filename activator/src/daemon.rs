@@ -212,10 +212,20 @@ impl Client {
                 let done = activator.wake(&host, options(None));
                 self.watch(activator, &host, done, &context).await
             }
-            Request::Hold { host, build } => {
+            Request::Hold { host, build: Some(build) } => {
                 let done = activator.hold(&host, build, options(None));
                 self.watch(activator, &host, done, &context).await
             }
+            Request::Hold { host, build: None } => match activator.release(&host).await {
+                Ok(held) => {
+                    let text = match held {
+                        Some(build) => format!("{host}: no longer held at {build}"),
+                        None => format!("{host}: was not held"),
+                    };
+                    self.send(&Reply::Report(text.into())).await
+                }
+                Err(error) => self.failed(activator, &host, &error).await,
+            },
             Request::Builds { host, prune: Some(keep) } => {
                 match activator.prune(&host, keep).await {
                     Ok(removed) => self.send(&Reply::Report(json!({ "removed": removed }))).await,

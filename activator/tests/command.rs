@@ -239,7 +239,7 @@ fn a_host_is_held_at_a_build_until_it_is_released() {
         refused.starts_with("web: nothing changed, generation 3 of build v1 serves: refused: ")
     );
     assert!(refused.contains("hold web --release"), "{refused}");
-    site.exits(0, &["hold", "web", "--release"]);
+    assert_eq!(site.exits(0, &["hold", "web", "--release"]), "web: no longer held at v1\n");
     assert_eq!(site.exits(0, &["swap", "web", "v2"]), "web: generation 4 of build v2 serves\n");
 }
 

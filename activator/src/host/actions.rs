@@ -32,6 +32,11 @@ impl Actor {
         self.patience =
             waiter.map_or(self.shared.settings.start_deadline, |waiter| waiter.patience);
         self.deadline = None;
+        // It may have been pinned while this request waited.
+        let free = match waiter {
+            Some(waiter) if waiter.hold.is_none() => self.shared.is_free_for(&build.name),
+            _ => Ok(()),
+        };
         self.context = waiter.map_or_else(Context::new, |waiter| waiter.context.clone());
         if !instead {
             self.problem = None;
@@ -39,7 +44,7 @@ impl Actor {
         self.say(format!("build {} is to serve", build.name));
         let route = self.shared.route();
         let layout = self.shared.backend.gen_layout(route);
-        if let Err(error) = layout.permits(route, "spawn") {
+        if let Err(error) = free.and_then(|()| layout.permits(route, "spawn")) {
             return self.later(Event::Denied, Some(error));
         }
         if route.is_unit() {

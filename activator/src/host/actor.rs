@@ -48,6 +48,9 @@ impl Actor {
             Input::Fence { reason, reply } => {
                 let _gone = reply.send(self.fence(reason).await);
             }
+            Input::Release(reply) => {
+                let _gone = reply.send(self.release().await);
+            }
             Input::Status(reply) => {
                 let _gone = reply.send(self.status());
             }
@@ -182,7 +185,7 @@ impl Actor {
             },
             Action::Rest => self.rest(),
             Action::Adopt(member) => self.adopt(member),
-            Action::Answer(attempt, outcome) => self.answer(attempt, outcome, refused),
+            Action::Answer(attempt, outcome) => self.answer(attempt, outcome, refused).await,
         }
     }
 

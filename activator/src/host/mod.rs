@@ -152,6 +152,29 @@ impl Shared {
         saved
     }
 
+    /// Whether the host is pinned to no other build.
+    fn is_free_for(&self, build: &BuildName) -> Result<(), Error> {
+        let host = &self.route().host;
+        match &self.store().hold {
+            Some(hold) if hold != build => Err(Error::new(
+                Kind::Usage,
+                format!("{host} is held at {hold}: release it first (hold {host} --release)"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Pins the host to a build or to none, and gives the one that it was pinned to. Where that cannot
+    /// be saved, it is as it was.
+    fn pin(&self, build: Option<BuildName>) -> Result<Option<BuildName>, Error> {
+        let before = self.store().hold.clone();
+        let pinned = self.change(|state| state.hold = build);
+        if pinned.is_err() {
+            self.store().hold.clone_from(&before);
+        }
+        pinned.map(|()| before)
+    }
+
     /// The last save failed.
     fn is_unsaved(&self) -> bool {
         self.unsaved.load(Ordering::Relaxed)
@@ -199,13 +222,14 @@ pub(crate) enum Ask {
     Restart,
     Stop,
     Wake,
-    Hold(Option<BuildName>),
+    Hold(BuildName),
 }
 
 /// A message to the host's task.
 enum Input {
     Ask { ask: Ask, deadline: Option<Duration>, context: Context, reply: oneshot::Sender<Answer> },
     Fence { reason: Option<String>, reply: oneshot::Sender<Result<(), Error>> },
+    Release(oneshot::Sender<Result<Option<BuildName>, Error>>),
     Status(oneshot::Sender<HostStatus>),
     Captured(oneshot::Sender<Vec<Staged>>),
     Event(Event<Staged>, Option<Error>),
@@ -290,6 +314,13 @@ impl Host {
         answer.await.map_err(|_| self.closed())?
     }
 
+    /// Pins the host to no build any more; gives the one that it was pinned to.
+    pub(crate) async fn release(&self) -> Result<Option<BuildName>, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Input::Release(reply))?;
+        answer.await.map_err(|_| self.closed())?
+    }
+
     pub(crate) async fn status(&self) -> Result<HostStatus, Error> {
         let (reply, answer) = oneshot::channel();
         self.send(Input::Status(reply))?;
@@ -358,6 +389,8 @@ struct Waiter {
     /// How long its start may take.
     patience: Duration,
     context: Context,
+    /// The host is pinned to this build once it serves.
+    hold: Option<BuildName>,
 }
 
 struct Actor {

@@ -9,9 +9,9 @@ use tokio::task::spawn_blocking;
 use super::{Actor, Answer, Ask, KILL, Waiter, blocking};
 use crate::error::{Error, Kind};
 use crate::gate::{Context, Ended};
-use crate::name::BuildName;
+use crate::name::{BuildName, GenerationNumber};
 use crate::staged::{self, Staged};
-use crate::swap::{Attempt, Event, Outcome, Request, Want, Why};
+use crate::swap::{Attempt, Event, Outcome, Request, State, Want, Why};
 
 impl Actor {
     pub(super) async fn asked(
@@ -21,16 +21,12 @@ impl Actor {
         context: Context,
         reply: oneshot::Sender<Answer>,
     ) {
+        let hold = match &ask {
+            Ask::Hold(build) => Some(build.clone()),
+            _ => None,
+        };
         let want = match self.want(ask).await {
-            Ok(Some(want)) => want,
-            Ok(None) => {
-                let outcome = match self.swap.serves() {
-                    Some(serves) => Outcome::Done(serves),
-                    None => Outcome::Stopped,
-                };
-                let _gone = reply.send(self.answer_with(outcome, None));
-                return;
-            }
+            Ok(want) => want,
             Err(error) => {
                 let outcome = match self.swap.serves() {
                     Some(serves) => Outcome::Unchanged { serves, why: Why::Denied },
@@ -40,21 +36,53 @@ impl Actor {
                 return;
             }
         };
+        // What serves is only pinned; while another is on its way, this request takes its place.
+        if let Some(build) = &hold
+            && self.swap.state() == State::Serving
+            && let Some(serves) = self.serves_as(build)
+        {
+            let (outcome, error) = match self.pin(Some(build.clone())).await {
+                Ok(_) if self.swap.record().leaving.is_empty() => (Outcome::Done(serves), None),
+                Ok(_) => (Outcome::Unproven { serves: Some(serves) }, None),
+                Err(error) => (Outcome::Unchanged { serves, why: Why::Unsaved }, Some(error)),
+            };
+            let _gone = reply.send(self.answer_with(outcome, error));
+            return;
+        }
         let attempt = {
             let mut store = self.shared.store();
             store.attempt += 1;
             Attempt(store.attempt)
         };
         let patience = deadline.unwrap_or(self.shared.settings.start_deadline);
-        self.waiters.insert(attempt, Waiter { reply, patience, context });
+        self.waiters.insert(attempt, Waiter { reply, patience, context, hold });
         self.step(Event::Asked(Request { attempt, want })).await;
         if self.swap.superseded() {
             self.end_context(Ended::Superseded).await;
         }
     }
 
-    /// What the machine is asked for; `None` where it is so already.
-    pub(super) async fn want(&self, ask: Ask) -> Result<Option<Want<Staged>>, Error> {
+    /// The generation that serves, where it is of this build.
+    fn serves_as(&self, build: &BuildName) -> Option<GenerationNumber> {
+        let current = self.swap.record().current.as_ref()?;
+        self.swap.serves().filter(|_| current.build.name == *build)
+    }
+
+    async fn pin(&self, build: Option<BuildName>) -> Result<Option<BuildName>, Error> {
+        let shared = Arc::clone(&self.shared);
+        blocking(move || shared.pin(build)).await
+    }
+
+    pub(super) async fn release(&mut self) -> Result<Option<BuildName>, Error> {
+        // Also of what is still on its way to being held.
+        for waiter in self.waiters.values_mut() {
+            waiter.hold = None;
+        }
+        self.pin(None).await
+    }
+
+    /// What the machine is asked for.
+    pub(super) async fn want(&self, ask: Ask) -> Result<Want<Staged>, Error> {
         let shared = Arc::clone(&self.shared);
         let current = self.swap.record().current.as_ref().map(|member| member.build.clone());
         let good = self.swap.record().good.clone();
@@ -63,17 +91,10 @@ impl Actor {
             let capture = |name: &BuildName| staged::capture(&route.builds, name, &route.tier);
             let host = &route.host;
             let held = shared.store().hold.clone();
-            let free = |name: &BuildName| match &held {
-                Some(hold) if hold != name => Err(Error::new(
-                    Kind::Usage,
-                    format!("{host} is held at {hold}: release it first (hold {host} --release)"),
-                )),
-                _ => Ok(()),
-            };
             let name = current.as_ref().map(|build| &build.name);
-            Ok(Some(match ask {
+            Ok(match ask {
                 Ask::Swap(build) => {
-                    free(&build)?;
+                    shared.is_free_for(&build)?;
                     Want::Swap(capture(&build)?)
                 }
                 Ask::Rollback => {
@@ -81,7 +102,7 @@ impl Actor {
                     let build = before.ok_or_else(|| {
                         Error::new(Kind::Unknown, format!("{host}: no other build has served yet"))
                     })?;
-                    free(&build)?;
+                    shared.is_free_for(&build)?;
                     Want::Swap(capture(&build)?)
                 }
                 // The very build that serves, as it was captured.
@@ -107,20 +128,8 @@ impl Actor {
                         Want::Wake(Staged { live: true, ..capture(&live)? })
                     }
                 },
-                Ask::Hold(Some(build)) => {
-                    let staged = capture(&build)?;
-                    let same = name == Some(&build);
-                    shared.change(|state| state.hold = Some(build))?;
-                    if same {
-                        return Ok(None);
-                    }
-                    Want::Swap(staged)
-                }
-                Ask::Hold(None) => {
-                    shared.change(|state| state.hold = None)?;
-                    return Ok(None);
-                }
-            }))
+                Ask::Hold(build) => Want::Swap(capture(&build)?),
+            })
         })
         .await
     }
@@ -129,7 +138,12 @@ impl Actor {
         let shared = Arc::clone(&self.shared);
         let set = reason.is_some();
         blocking(move || {
-            shared.change(|state| state.fence.clone_from(&reason))?;
+            let before = shared.store().fence.clone();
+            let saved = shared.change(|state| state.fence.clone_from(&reason));
+            if saved.is_err() {
+                shared.store().fence = before;
+            }
+            saved?;
             shared.backend.fence(&shared.route().host, reason.as_deref());
             Ok(())
         })
@@ -147,14 +161,31 @@ impl Actor {
     }
 
     /// `unsaved`: why the record is not durable.
-    pub(super) fn answer(&mut self, attempt: Attempt, outcome: Outcome, unsaved: Option<Error>) {
-        let outcome = match (outcome, unsaved) {
+    pub(super) async fn answer(
+        &mut self,
+        attempt: Attempt,
+        outcome: Outcome,
+        unsaved: Option<Error>,
+    ) {
+        let waiter = self.waiters.remove(&attempt);
+        let hold = waiter.as_ref().and_then(|waiter| waiter.hold.clone());
+        let unsaved = match outcome {
             // Of a stop the record is all that keeps the next activator from starting it again.
-            (Outcome::Stopped | Outcome::Unproven { serves: None }, Some(error)) => {
+            Outcome::Stopped | Outcome::Unproven { serves: None } => unsaved,
+            Outcome::Done(_) | Outcome::Unproven { .. } => match hold {
+                Some(build) if self.serves_as(&build).is_some() => {
+                    self.pin(Some(build)).await.err()
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        let outcome = match unsaved {
+            Some(error) => {
                 self.problem = Some(error);
-                Outcome::Unknown { serves: None, why: Why::Unsaved }
+                Outcome::Unknown { serves: outcome.serves(), why: Why::Unsaved }
             }
-            (outcome, _) => outcome,
+            None => outcome,
         };
         let problem = match outcome {
             Outcome::Done(_) | Outcome::Stopped => {
@@ -164,7 +195,7 @@ impl Actor {
             _ => self.problem.take(),
         };
         let answer = self.answer_with(outcome, problem);
-        let Some(waiter) = self.waiters.remove(&attempt) else { return };
+        let Some(waiter) = waiter else { return };
         if outcome == Outcome::Stopped {
             // Its sidecar is part of a host.
             let mut left = self.sidecar_left.clone();

@@ -11,8 +11,9 @@ mod builds;
 mod client;
 mod crash;
 mod daemon;
-mod links;
 mod fallback;
+mod holds;
+mod links;
 mod outside;
 mod panics;
 mod refusals;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         switch::ALL,
         builds::ALL,
         fallback::ALL,
+        holds::ALL,
         unsaved::ALL,
         supervision::ALL,
         refusals::ALL,

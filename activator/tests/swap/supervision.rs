@@ -354,7 +354,7 @@ async fn wakes() {
     let again = activator.wake(&host(), within(20)).await.unwrap();
     assert_eq!(again.outcome, cold.outcome, "what serves serves");
 
-    let held = activator.hold(&host(), Some(build("2")), within(20)).await.unwrap();
+    let held = activator.hold(&host(), build("2"), within(20)).await.unwrap();
     assert_eq!(held.build, Some(build("2")));
     let refused = swap(&activator, "1").await;
     assert_eq!(refused.outcome.exit(), 1);
@@ -362,7 +362,7 @@ async fn wakes() {
     activator.stop(&host()).await.unwrap();
     let pinned = activator.wake(&host(), within(20)).await.unwrap();
     assert_eq!(pinned.build, Some(build("2")));
-    activator.hold(&host(), None, Options::default()).await.unwrap();
+    assert_eq!(activator.release(&host()).await.unwrap(), Some(build("2")));
     assert_eq!(swap(&activator, "1").await.outcome.exit(), 0);
     activator.stop(&host()).await.unwrap();
 }
