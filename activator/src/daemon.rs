@@ -259,7 +259,8 @@ impl Client {
     }
 
     /// Sees an operation through: its steps as they pass, a pulse, its answer. Where the command
-    /// goes away, what has not started never does; what has goes on.
+    /// goes away its context ends: what has not started never does, what warms is stopped, and what
+    /// has switched goes on.
     async fn watch(
         mut self,
         activator: &Activator,

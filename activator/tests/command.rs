@@ -543,6 +543,27 @@ fn a_command_that_goes_away_before_its_start_starts_nothing() {
 }
 
 #[test]
+fn a_command_that_goes_away_while_its_build_warms_stops_it() {
+    let site = Site::new();
+    site.deploy(0, "v1");
+    let sleeps = site.path("web/sleeps");
+    fs::write(&sleeps, "#!/bin/sh\nexec sleep 1000\n").unwrap();
+    fs::set_permissions(&sleeps, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut swap = site.command().args(["swap", "web", "sleeps"]).spawn().unwrap();
+    until("it warms", || site.status("web")["state"] == "warming");
+    signal_to(&swap, Signal::INT);
+    swap.wait().unwrap();
+    until("it is stopped", || site.status("web")["state"] == "serving");
+    assert!(
+        site.log().contains("generation 2 is stopped: its request has ended"),
+        "{}",
+        site.log()
+    );
+    assert_eq!(site.status("web")["generations"].as_array().unwrap().len(), 1);
+    assert_eq!(site.get(), "/hello from build v1, generation 1\n");
+}
+
+#[test]
 fn two_daemons_on_one_state_directory_are_one() {
     let site = Site::new();
     site.deploy(0, "v1");
