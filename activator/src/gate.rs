@@ -79,7 +79,8 @@ impl Context {
 /// What one start must pass. Without a gate, a record and a live check it has no hook at all.
 #[derive(Clone, Default)]
 pub struct Gate {
-    context: Context,
+    /// Locked in this order.
+    contexts: Vec<Context>,
     caller: Option<Arc<Ask>>,
     live: Option<Arc<Ask>>,
     record: Option<Arc<Record>>,
@@ -88,7 +89,7 @@ pub struct Gate {
 impl std::fmt::Debug for Gate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gate")
-            .field("context", &self.context)
+            .field("contexts", &self.contexts)
             .field("caller", &self.caller.is_some())
             .field("live", &self.live.is_some())
             .field("record", &self.record.is_some())
@@ -109,7 +110,15 @@ impl Gate {
         context: Context,
         ask: impl Fn() -> Result<(), BoxError> + Send + Sync + 'static,
     ) -> Gate {
-        Gate { context, caller: Some(Arc::new(ask)), ..Gate::default() }
+        Gate { contexts: vec![context], caller: Some(Arc::new(ask)), ..Gate::default() }
+    }
+
+    /// Honours `context` too, another than the one that it has: a start may belong to more than one
+    /// thing that ends.
+    #[must_use]
+    pub fn within(mut self, context: Context) -> Gate {
+        self.contexts.push(context);
+        self
     }
 
     /// Writes the pending record between the two rounds.
@@ -193,12 +202,14 @@ impl Hook<'_> {
     /// [`Refused`] by an answer, by the write, or by a context that has ended.
     pub fn pass<T>(self, go: impl FnOnce() -> T) -> Result<T, Refused> {
         let gate = self.gate;
+        let lock = || gate.contexts.iter().map(Context::lock).collect::<Vec<_>>();
         // A start without a gate of its caller's does not honour a context: it has none.
-        let honour = |ended: Option<Ended>| match ended {
-            Some(ended) if gate.caller.is_some() => {
-                Err(Refused::from(BoxError::from(ended.error())))
+        let honour = |locked: &[MutexGuard<'_, Option<Ended>>]| {
+            let ended = locked.iter().find_map(|ended| **ended);
+            match ended.filter(|_| gate.caller.is_some()) {
+                Some(ended) => Err(Refused::from(BoxError::from(ended.error()))),
+                None => Ok(()),
             }
-            _ => Ok(()),
         };
         let round = || -> Result<(), Refused> {
             for ask in [&gate.caller, &gate.live].into_iter().flatten() {
@@ -207,17 +218,17 @@ impl Hook<'_> {
             Ok(())
         };
         let Some(record) = &gate.record else {
-            let ended = gate.context.lock();
-            honour(*ended)?;
+            let locked = lock();
+            honour(&locked)?;
             round()?;
             return Ok(go());
         };
-        honour(gate.context.ended())?;
+        honour(&lock())?;
         round()?;
         let wrote = record()?;
         // Everything may have changed during the write. Revocation takes this lock.
-        let ended = gate.context.lock();
-        honour(*ended)?;
+        let locked = lock();
+        honour(&locked)?;
         if wrote {
             round()?;
         }
@@ -327,12 +338,14 @@ mod tests {
         }
     }
 
-    /// Revoked before: nothing ran. Revoked after: `end` has waited for the go.
+    /// Revoked before: nothing ran. Revoked after: `end` has waited for the go. Whichever of its
+    /// contexts ends.
     #[test]
     fn revocation_and_go_share_one_lock() {
-        for _ in 0..2_000 {
-            let context = Context::new();
-            let gate = Gate::asking(context.clone(), || Ok(()));
+        for round in 0..2_000 {
+            let contexts = [Context::new(), Context::new()];
+            let gate = Gate::asking(contexts[0].clone(), || Ok(())).within(contexts[1].clone());
+            let context = &contexts[round % 2];
             let ran = Arc::new(AtomicUsize::new(0));
             let going = Arc::clone(&ran);
             let starter = std::thread::spawn(move || {

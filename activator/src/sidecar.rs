@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::backend::{Proc, Sidecars, Start};
 use crate::error::{BoxError, Error, Kind};
-use crate::gate::{Context, Gate};
+use crate::gate::Gate;
 use crate::generation::Gen;
 use crate::host::{Shared, blocking, exit_of};
 use crate::name::{GenerationNumber, LeafName};
@@ -24,8 +24,8 @@ const KILL: Duration = Duration::from_secs(10);
 /// How long the preparation of its start and its exec may take.
 const EXEC: Duration = Duration::from_secs(10);
 
-/// Keeps the sidecar of the wanted generation running, with backoff, until the channel closes.
-/// The answer is `true` while none runs.
+/// Keeps the sidecar of the wanted generation running, with backoff, until the channel closes or
+/// the lease is lost. The answer is `true` while none runs.
 pub(crate) fn spawn(
     shared: Arc<Shared>,
     wanted: watch::Receiver<Option<Gen>>,
@@ -57,7 +57,10 @@ async fn keep(
             if let Err(error) = end(&shared, old.clone().map(|(_, proc)| proc)).await {
                 tracing::warn!(host = %shared.route().host, %error, "the sidecar is not proven gone");
                 running = old;
-                tokio::time::sleep(backoff).await;
+                // What runs under this name may be another activator's from now on.
+                if error.is_lease_lost() || pause(&mut wanted, backoff).await.is_err() {
+                    return;
+                }
                 backoff = (backoff * 2).min(restart.max);
                 continue;
             }
@@ -83,7 +86,7 @@ async fn keep(
                 Err(error) => {
                     tracing::warn!(host = %shared.route().host, %error, "the sidecar does not start");
                     clean = false;
-                    if pause(&mut wanted, backoff).await.is_err() {
+                    if error.is_lease_lost() || pause(&mut wanted, backoff).await.is_err() {
                         return;
                     }
                     backoff = (backoff * 2).min(restart.max);
@@ -159,14 +162,15 @@ async fn start(shared: &Arc<Shared>, generation: &Gen) -> Result<Proc, Error> {
     blocking(move || {
         let number = generation.number;
         let (asking, recorder) = (Arc::clone(&shared), Arc::clone(&shared));
-        let gate = Gate::asking(Context::new(), move || asking.may_launch()).recording(move || {
-            recorder.change(|state| {
-                if let Some((_, ran)) = &mut state.sidecar {
-                    ran.may_have_run = true;
-                }
-            })?;
-            Ok(true)
-        });
+        let gate =
+            Gate::asking(shared.launches(), move || asking.may_launch()).recording(move || {
+                recorder.change(|state| {
+                    if let Some((_, ran)) = &mut state.sidecar {
+                        ran.may_have_run = true;
+                    }
+                })?;
+                Ok(true)
+            });
         let note = |ran: Ran| {
             shared.change(|state| state.sidecar = Some((number, ran))).map_err(BoxError::from)
         };
@@ -186,6 +190,7 @@ async fn start(shared: &Arc<Shared>, generation: &Gen) -> Result<Proc, Error> {
 
 /// SIGTERM, a grace, the kill and its proof.
 async fn end(shared: &Arc<Shared>, proc: Option<Arc<Proc>>) -> Result<(), Error> {
+    shared.lease.check()?;
     if let Some(proc) = &proc {
         let alive = proc.process.signal(Signal::TERM).unwrap_or(true);
         if alive {
@@ -194,17 +199,24 @@ async fn end(shared: &Arc<Shared>, proc: Option<Arc<Proc>>) -> Result<(), Error>
     }
     let shared = Arc::clone(shared);
     blocking(move || {
+        // It was lost during the grace.
+        shared.lease.check()?;
         let leader = proc.as_ref().map(|proc| &proc.process);
         match sidecars(&shared)?.kill_sidecar(shared.route(), leader, Instant::now() + KILL) {
-            Err(error) if !error.is_no_containment() => Err(error),
             // Without a cgroup of its own its leader is gone, and the proof on the host covers it.
-            _ => {
-                if let Some(proc) = &proc {
-                    proc.launched.forget();
-                }
-                shared.change(|state| state.sidecar = None)
+            Err(error) if error.is_no_containment() => {}
+            // With one that cannot be killed: as a generation, it is empty or its leader's exit
+            // has to do.
+            Err(error) if error.is_no_kill() => {
+                let deadline = Instant::now() + KILL;
+                shared.generations()?.end(shared.route(), LeafName::Sidecar, leader, deadline)?;
             }
+            other => other?,
         }
+        if let Some(proc) = &proc {
+            proc.launched.forget();
+        }
+        shared.change(|state| state.sidecar = None)
     })
     .await
 }

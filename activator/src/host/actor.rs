@@ -30,7 +30,7 @@ impl Actor {
             };
             match input {
                 Some(Input::Close(reply)) => {
-                    self.end_context(Ended::Closing).await;
+                    self.revoke(Ended::Closing).await;
                     let _gone = reply.send(());
                     return;
                 }

@@ -116,6 +116,8 @@ pub(crate) struct Shared {
     /// The one lock: under it the canonical link is made, repointed and removed, and the current
     /// generation changes.
     current: Mutex<Option<Gen>>,
+    /// See [`Shared::launches`].
+    launches: Mutex<Context>,
     steps: broadcast::Sender<Step>,
 }
 
@@ -140,6 +142,12 @@ impl Shared {
 
     fn current(&self) -> MutexGuard<'_, Option<Gen>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What every start belongs to that no request owns: of a sidecar, and of a slot that is
+    /// started again. It ends with the lease, with a fence and with the close.
+    pub(crate) fn launches(&self) -> Context {
+        self.launches.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes the state and makes it durable. Where that fails it is changed in memory alone, until
@@ -269,6 +277,7 @@ impl Host {
             store: Mutex::new(state),
             unsaved: AtomicBool::new(false),
             current: Mutex::new(None),
+            launches: Mutex::default(),
             steps,
         });
         let (inbox, messages) = mpsc::unbounded_channel();

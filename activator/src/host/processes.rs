@@ -10,12 +10,12 @@ use super::{EXEC, Input, KILL, Shared};
 use crate::backend::{Proc, Start, StartError};
 use crate::cgroup::Limit;
 use crate::error::{BoxError, Error};
-use crate::gate::Gate;
+use crate::gate::{Gate, Refused};
 use crate::generation::Gen;
 use crate::layout::no_generation_path;
 use crate::link;
 use crate::name::{GenerationNumber, LeafName};
-use crate::process::Exit;
+use crate::process::{Exit, Process};
 use crate::staged::Staged;
 use crate::state::{HostState, Ran, RanGeneration};
 use crate::swap::Member;
@@ -98,9 +98,14 @@ pub(super) fn start_one(
 }
 
 pub(super) fn end_one(shared: &Shared, number: GenerationNumber, proc: &Proc) -> Result<(), Error> {
-    let leaf = LeafName::Generation(number, proc.slot);
+    end_leaf(shared, LeafName::Generation(number, proc.slot), Some(&proc.process))
+}
+
+/// A leaf is ended by its name: without the lease, what is in it may be another activator's.
+fn end_leaf(shared: &Shared, leaf: LeafName, leader: Option<&Process>) -> Result<(), Error> {
+    shared.lease.check()?;
     let deadline = Instant::now() + KILL;
-    shared.generations()?.end(shared.route(), leaf, Some(&proc.process), deadline).map(|_| ())
+    shared.generations()?.end(shared.route(), leaf, leader, deadline).map(|_| ())
 }
 
 /// Ends whatever is left of a generation, in hand or only recorded, and proves it.
@@ -119,10 +124,11 @@ pub(super) fn end_all(
             continue;
         }
         let leaf = LeafName::Generation(number, ran.slot);
-        ended.push(backend.adopt(route, leaf, ran).and_then(|found| {
-            let leader = found.as_ref().map(|proc| &proc.process);
-            backend.end(route, leaf, leader, Instant::now() + KILL).map(|_| ())
-        }));
+        ended.push(
+            backend
+                .adopt(route, leaf, ran)
+                .and_then(|found| end_leaf(shared, leaf, found.as_ref().map(|proc| &proc.process))),
+        );
     }
     // One that was made and never recorded: a stub that did not come to its go.
     let recorded = |slot| {
@@ -134,7 +140,7 @@ pub(super) fn end_all(
             && of == number
             && !recorded(slot)
         {
-            ended.push(backend.end(route, leaf, None, Instant::now() + KILL).map(|_| ()));
+            ended.push(end_leaf(shared, leaf, None));
         }
     }
     all(ended)
@@ -151,13 +157,14 @@ pub(super) fn all(results: impl IntoIterator<Item = Result<(), Error>>) -> Resul
     Err(Error::because(first.kind(), rest.join("; "), first))
 }
 
-/// Ends what is left of a slot, and starts it again.
+/// Ends what is left of a slot, and starts it again; where it may not start, nothing is ended.
 pub(super) fn respawn(
     shared: &Arc<Shared>,
     old: &Proc,
     generation: &Gen,
     gate: &Gate,
 ) -> Result<Proc, Error> {
+    shared.may_launch().map_err(|error| Refused::from(error).into_error())?;
     end_one(shared, generation.number, old)?;
     old.launched.forget();
     start_one(shared, generation, old.slot, gate, Instant::now() + EXEC)

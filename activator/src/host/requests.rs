@@ -149,7 +149,9 @@ impl Actor {
         })
         .await?;
         if set {
-            self.end_context(Ended::Fenced).await;
+            self.revoke(Ended::Fenced).await;
+        } else {
+            self.allow().await;
         }
         Ok(())
     }
@@ -203,8 +205,8 @@ impl Actor {
             tokio::spawn(async move {
                 let gone = left.wait_for(|left| *left);
                 let answer = match tokio::time::timeout(wait, gone).await {
-                    Ok(_) => answer,
-                    Err(_) => Answer { outcome: Outcome::Unproven { serves: None }, ..answer },
+                    Ok(Ok(_)) => answer,
+                    _ => Answer { outcome: Outcome::Unproven { serves: None }, ..answer },
                 };
                 let _gone = waiter.reply.send(answer);
             });

@@ -1,22 +1,47 @@
-//! Deaths, red verdicts, the lease: what is observed while nobody asks.
+//! Deaths, red verdicts, the lease: what is observed while nobody asks; and what revokes every start.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use rustix::process::Signal;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 
 use super::processes::{respawn, watch_exit};
 use super::{Actor, Input, Slot, blocking};
 use crate::backend::Proc;
-use crate::error::{Error, Kind};
-use crate::gate::{Ended, Gate};
+use crate::error::{BoxError, Error, Kind};
+use crate::gate::{Context, Ended, Gate};
 use crate::health::Launched;
 use crate::name::GenerationNumber;
 use crate::process::Exit;
 use crate::swap::{Event, State};
 
 impl Actor {
+    /// Revokes every start of this host: the one under way, and those of slots and sidecars. It waits
+    /// for a go that is: what has not run then never will.
+    pub(super) async fn revoke(&self, why: Ended) {
+        self.end_context(why).await;
+        let launches = self.shared.launches();
+        let _joined = spawn_blocking(move || launches.end(why)).await;
+    }
+
+    /// Slots and sidecars may start again, after a fence.
+    pub(super) async fn allow(&self) {
+        let shared = Arc::clone(&self.shared);
+        let allow = move || {
+            if shared.launches().ended() == Some(Ended::Fenced) {
+                let mut launches = shared.launches.lock().unwrap_or_else(PoisonError::into_inner);
+                *launches = Context::new();
+            }
+        };
+        let _joined = spawn_blocking(allow).await;
+    }
+
     pub(super) async fn exited(&mut self, number: GenerationNumber, token: &str, exit: Exit) {
+        if self.swap.state() == State::Disowned {
+            return;
+        }
         let incumbent = self.swap.record().current.as_ref().map(|current| current.number);
         let leaving = self.swap.record().leaving.iter().any(|one| one.member.number == number);
         let Some(running) = self.running.get_mut(&number) else { return };
@@ -62,6 +87,7 @@ impl Actor {
         let inbox = self.inbox.clone();
         tokio::spawn(async move {
             tokio::time::sleep(wait).await;
+            let launches = shared.launches();
             let gate = Gate::asking(context, move || {
                 asking.may_launch()?;
                 let current = asking.current();
@@ -69,7 +95,8 @@ impl Actor {
                     true => Ok(()),
                     false => Err(Error::new(Kind::Superseded, "its generation leaves").into()),
                 }
-            });
+            })
+            .within(launches);
             let respawned = blocking(move || respawn(&shared, &old, &generation, &gate)).await;
             let _closed = inbox.send(Input::Respawned(number, index, respawned));
         });
@@ -81,6 +108,9 @@ impl Actor {
         index: u32,
         result: Result<Proc, Error>,
     ) {
+        if self.swap.state() == State::Disowned {
+            return;
+        }
         let incumbent = self.swap.record().current.as_ref().map(|current| current.number);
         match result {
             Ok(proc) => {
@@ -125,9 +155,12 @@ impl Actor {
         }
         if let Err(error) = self.shared.lease.check() {
             tracing::error!(host = %self.shared.route().host, %error, "the host is not ours any more");
-            self.end_context(Ended::LeaseLost).await;
+            self.revoke(Ended::LeaseLost).await;
             self.problem = Some(error);
-            return self.step(Event::LeaseLost).await;
+            self.step(Event::LeaseLost).await;
+            // The sidecar's task ends where nobody tells it what is wanted.
+            self.sidecar = watch::channel(None).0;
+            return;
         }
         let restart = self.shared.settings.restart;
         if self.swap.state() != State::Serving || self.checked.elapsed() < restart.check {

@@ -40,6 +40,20 @@ impl Watched {
     fn inner(&self) -> &dyn Generations {
         self.inner.generations().unwrap()
     }
+
+    /// A live check is asked after the caller's gate, before the record and after it.
+    fn gate(&self, gate: &Gate, what: &'static str, number: GenerationNumber) -> Gate {
+        let (said, act) = (Arc::clone(&self.said), Arc::clone(&self.act));
+        let rounds = Mutex::new(0);
+        gate.clone().live(move || {
+            let mut rounds = rounds.lock().unwrap();
+            *rounds += 1;
+            let point = format!("{what}gate-{rounds}");
+            said.lock().unwrap().push(format!("{point} {number}"));
+            act(&point);
+            Ok(())
+        })
+    }
 }
 
 impl Backend for Watched {
@@ -65,7 +79,28 @@ impl Backend for Watched {
         self.inner.empty()
     }
     fn sidecars(&self) -> Option<&dyn Sidecars> {
-        self.inner.sidecars()
+        Some(self)
+    }
+}
+
+impl Sidecars for Watched {
+    fn start_sidecar_gen(&self, start: &Start<'_>, generation: &Gen) -> Result<Proc, StartError> {
+        self.at("sidecar-start", generation.number);
+        let gate = self.gate(start.gate, "sidecar-", generation.number);
+        let start = Start { gate: &gate, ..*start };
+        self.inner.sidecars().unwrap().start_sidecar_gen(&start, generation)
+    }
+    fn start_sidecar(&self, start: &Start<'_>) -> Result<Proc, StartError> {
+        self.inner.sidecars().unwrap().start_sidecar(start)
+    }
+    fn kill_sidecar(
+        &self,
+        route: &Route,
+        leader: Option<&Process>,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        self.at("sidecar-kill", &route.host);
+        self.inner.sidecars().unwrap().kill_sidecar(route, leader, deadline)
     }
 }
 
@@ -77,17 +112,7 @@ impl Generations for Watched {
             self.at("note", number);
             (start.note)(ran)
         };
-        // A live check is asked after the caller's gate, before the record and after it.
-        let (said, act) = (Arc::clone(&self.said), Arc::clone(&self.act));
-        let rounds = Mutex::new(0);
-        let gate: Gate = start.gate.clone().live(move || {
-            let mut rounds = rounds.lock().unwrap();
-            *rounds += 1;
-            let point = format!("gate-{rounds}");
-            said.lock().unwrap().push(format!("{point} {number}"));
-            act(&point);
-            Ok(())
-        });
+        let gate = self.gate(start.gate, "", number);
         let start = Start { note: &noted, gate: &gate, ..*start };
         let started = self.inner().start_staged(&start, generation);
         self.at("started", number);
