@@ -20,7 +20,7 @@ use crate::link;
 use crate::name::{GenerationNumber, LeafName};
 use crate::staged::Staged;
 use crate::state::RanGeneration;
-use crate::swap::{Event, Member};
+use crate::swap::{Event, Member, State};
 
 impl Actor {
     pub(super) fn admit(&mut self, build: &Staged) {
@@ -187,10 +187,14 @@ impl Actor {
             slots: BTreeMap::new(),
             died: false,
         });
+        // A slot may have been started again just before its activator ended; all others were
+        // awaited.
+        let adopted = self.swap.state() == State::Recovering && procs.len() > 1;
+        let ready_by = adopted.then(|| Instant::now() + self.shared.settings.start_deadline);
         for proc in procs {
             let proc = Arc::new(proc);
             watch_exit(&self.inbox, number, Arc::clone(&proc));
-            running.slots.insert(proc.slot, Slot { proc, exit: None, respawning: false });
+            running.slots.insert(proc.slot, Slot { proc, exit: None, respawning: false, ready_by });
         }
     }
 

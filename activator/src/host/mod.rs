@@ -391,6 +391,8 @@ struct Slot {
     proc: Arc<Proc>,
     exit: Option<Exit>,
     respawning: bool,
+    /// Until when it may be red, where nothing says that it was healthy before.
+    ready_by: Option<Instant>,
 }
 
 struct Waiter {

@@ -126,7 +126,8 @@ impl Actor {
                 watch_exit(&self.inbox, number, Arc::clone(&process));
                 if let Some(running) = self.running.get_mut(&number) {
                     running.generation = generation;
-                    let slot = Slot { proc: process, exit: None, respawning: false };
+                    let ready_by = Some(Instant::now() + self.shared.settings.start_deadline);
+                    let slot = Slot { proc: process, exit: None, respawning: false, ready_by };
                     running.slots.insert(index, slot);
                 }
                 self.reds.remove(&(number, index));
@@ -200,10 +201,18 @@ impl Actor {
         }
         let red = self.shared.settings.restart.red;
         for (slot, problem) in verdicts {
+            let known = self.running.get_mut(&number).and_then(|r| r.slots.get_mut(&slot));
+            let ready_by = known.map(|slot| &mut slot.ready_by);
             let Some(problem) = problem else {
                 self.reds.remove(&(number, slot));
+                if let Some(ready_by) = ready_by {
+                    *ready_by = None;
+                }
                 continue;
             };
+            if ready_by.is_some_and(|by| by.is_some_and(|by| Instant::now() < by)) {
+                continue;
+            }
             let count = self.reds.entry((number, slot)).or_default();
             *count += 1;
             let count = *count;
@@ -212,6 +221,11 @@ impl Actor {
                 continue;
             }
             self.reds.remove(&(number, slot));
+            // It would be gone before its start could be refused.
+            if let Err(error) = self.may_restart() {
+                self.say(format!("generation {number}: not restarted: {error}"));
+                continue;
+            }
             if self.running.get(&number).is_some_and(|running| running.slots.len() > 1) {
                 // Ended here, it comes back as any slot that ended.
                 if let Some(slot) = self.running.get(&number).and_then(|r| r.slots.get(&slot)) {
@@ -219,18 +233,20 @@ impl Actor {
                 }
                 continue;
             }
-            // Stop-then-start would end what runs before the spawn could be refused.
-            let current = self.swap.record().current.as_ref().map(|current| current.build.clone());
-            if let Some(build) = current.filter(|build| build.live)
-                && !self.shared.route().overlap
-                && let Err(error) = self.shared.may_run_live(&build.name)
-            {
-                self.say(format!("not restarted: {error}"));
-                continue;
-            }
             let wait = self.backoff.next();
             self.after(wait, Event::Red(number));
             return;
+        }
+    }
+
+    /// Whether what serves may be started again, where that ends it first.
+    fn may_restart(&self) -> Result<(), BoxError> {
+        self.shared.may_launch()?;
+        match &self.swap.record().current {
+            Some(current) if current.build.live && !self.shared.route().overlap => {
+                self.shared.may_run_live(&current.build.name)
+            }
+            _ => Ok(()),
         }
     }
 }
