@@ -33,6 +33,8 @@ pub struct Proc {
 pub enum Gone {
     /// With all that it forked.
     Empty(Empty),
+    /// The same, as whoever laid out its run directory answers, and its leader has ended.
+    Unit,
     /// Its leader alone, which an earlier activator started without a cgroup: of what it forked
     /// nothing is known. It was logged.
     Leader,

@@ -1,7 +1,7 @@
 //! The backend that runs generations itself: by exec through a stub that waits in its own cgroup,
 //! with the gate asked immediately before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::backend::{
     Backend, EmptyHost, Generations, Gone, KillHost, Proc, Sidecars, Start, StartError, Stopped,
 };
-use crate::cgroup::{Delegation, HostCgroup, Limit, Unproven, leader_exit};
+use crate::cgroup::{Delegation, Empty, Evidence, HostCgroup, Limit, Unproven, leader_exit};
 use crate::error::{BoxError, Doing as _, Error, Kind};
 use crate::gate::{Gate, Refused};
 use crate::generation::Gen;
@@ -86,6 +86,8 @@ pub struct ExecBackend {
     marks: MarksRoot,
     delegation: Option<Delegation>,
     fences: Mutex<BTreeMap<HostName, String>>,
+    /// Hosts of which it was said that a leader's exit is the only proof.
+    leader_alone: Mutex<BTreeSet<HostName>>,
     purge: Option<Arc<Purge>>,
     live: Option<Arc<LiveGate>>,
     control: Option<Arc<dyn NestedControl>>,
@@ -109,6 +111,7 @@ impl ExecBackend {
             marks,
             delegation,
             fences: Mutex::default(),
+            leader_alone: Mutex::default(),
             purge: None,
             live: None,
             control: None,
@@ -504,9 +507,19 @@ impl Generations for ExecBackend {
         leader: Option<&Process>,
         deadline: Instant,
     ) -> Result<Gone, Error> {
+        if route.nested.is_some() {
+            self.nested_control(route)?.stop(&route.host, leaf, deadline)?;
+            return match leader.map(|leader| leader.wait(deadline)).transpose()? {
+                Some(None) => Err(Error::new(
+                    Kind::Unproven,
+                    format!("{}: {leaf} is stopped, and its leader lives", route.host),
+                )),
+                _ => Ok(Gone::Unit),
+            };
+        }
         let leaders: Vec<&Process> = leader.into_iter().collect();
-        let Some(delegation) = &self.delegation else {
-            return end_uncontained(&route.host, &leaders, deadline);
+        let Some(delegation) = self.containing(leader) else {
+            return self.end_uncontained(&route.host, &leaders, deadline);
         };
         let ended = match delegation.open_host(&route.host)? {
             // What was started in it is gone with it.
@@ -516,7 +529,7 @@ impl Generations for ExecBackend {
                 Some(open) => open.empty(&leaders, deadline),
             },
         };
-        ended.map(Gone::Empty).map_err(Error::from)
+        self.proven(&route.host, ended).map(Gone::Empty)
     }
 
     fn adopt(&self, route: &Route, leaf: LeafName, ran: &Ran) -> Result<Option<Proc>, Error> {
@@ -548,6 +561,52 @@ impl Generations for ExecBackend {
 }
 
 impl ExecBackend {
+    /// The delegation, for a process that was started in it: one of an earlier activator that had
+    /// none has no cgroup, whatever there is now.
+    fn containing(&self, leader: Option<&Process>) -> Option<&Delegation> {
+        let outside = leader.is_some_and(|leader| leader.identity().cgroup_id.is_none());
+        self.delegation.as_ref().filter(|_| !outside)
+    }
+
+    /// Says once a host where the leader's exit has to do for a proof.
+    fn proven(&self, host: &HostName, ended: Result<Empty, Unproven>) -> Result<Empty, Error> {
+        let empty = ended?;
+        if empty.evidence() == Evidence::LeaderExit {
+            let mut said = self.leader_alone.lock().unwrap_or_else(PoisonError::into_inner);
+            if said.insert(host.clone()) {
+                let why = match &self.delegation {
+                    None => "no cgroup is delegated",
+                    Some(_) => "it was started without a cgroup, or in one without cgroup.kill",
+                };
+                tracing::warn!(%host, "the leader's exit is the only proof that it stopped: {why}");
+            }
+        }
+        Ok(empty)
+    }
+
+    /// Without a cgroup: the leader, and those that stayed in its process group. Its exit is the
+    /// only proof there is.
+    fn end_uncontained(
+        &self,
+        host: &HostName,
+        leaders: &[&Process],
+        deadline: Instant,
+    ) -> Result<Gone, Error> {
+        for leader in leaders {
+            // It leads a session of its own; while it has not been waited for, its number is its own.
+            if leader.exited()?.is_none()
+                && let Some(group) = i32::try_from(leader.pid()).ok().and_then(Pid::from_raw)
+            {
+                let _none_left = kill_process_group(group, Signal::KILL);
+            }
+        }
+        if leaders.is_empty() {
+            tracing::warn!(%host, "the leader is gone, and nothing is known of what it forked");
+            return Ok(Gone::Leader);
+        }
+        self.proven(host, leader_exit(leaders, Unproven::NoDelegation, deadline)).map(Gone::Empty)
+    }
+
     fn ask_live(&self, gate: Gate, route: &Route, build: &BuildName) -> Gate {
         match &self.live {
             Some(live) => {
@@ -601,28 +660,6 @@ fn widen(route: &Route, generation: &Gen) {
     }
 }
 
-/// Without a cgroup: the leader, and those that stayed in its process group. Its exit is the only
-/// proof there is.
-fn end_uncontained(
-    host: &HostName,
-    leaders: &[&Process],
-    deadline: Instant,
-) -> Result<Gone, Error> {
-    for leader in leaders {
-        // It leads a session of its own; while it has not been waited for, its number is its own.
-        if leader.exited()?.is_none()
-            && let Some(group) = i32::try_from(leader.pid()).ok().and_then(Pid::from_raw)
-        {
-            let _none_left = kill_process_group(group, Signal::KILL);
-        }
-    }
-    if leaders.is_empty() {
-        tracing::warn!(%host, "the leader is gone, and nothing is known of what it forked");
-        return Ok(Gone::Leader);
-    }
-    leader_exit(leaders, Unproven::NoDelegation, deadline).map(Gone::Empty).map_err(Error::from)
-}
-
 impl KillHost for ExecBackend {
     fn kill_host(
         &self,
@@ -643,14 +680,11 @@ impl EmptyHost for ExecBackend {
         leaders: &[&Process],
         deadline: Instant,
     ) -> Result<(), Error> {
-        match &self.delegation {
-            Some(delegation) => {
-                delegation.empty_host(&route.host, leaders, deadline).map(drop).map_err(Error::from)
-            }
-            None => leader_exit(leaders, Unproven::NoDelegation, deadline)
-                .map(drop)
-                .map_err(Error::from),
-        }
+        let ended = match &self.delegation {
+            Some(delegation) => delegation.empty_host(&route.host, leaders, deadline),
+            None => leader_exit(leaders, Unproven::NoDelegation, deadline),
+        };
+        self.proven(&route.host, ended).map(drop)
     }
 }
 
@@ -701,8 +735,8 @@ impl Sidecars for ExecBackend {
             return self.nested_control(route)?.stop(&route.host, LeafName::Sidecar, deadline);
         }
         let leaders: Vec<&Process> = leader.into_iter().collect();
-        if self.delegation.is_none() {
-            return match end_uncontained(&route.host, &leaders, deadline) {
+        let Some(delegation) = self.containing(leader) else {
+            return match self.end_uncontained(&route.host, &leaders, deadline) {
                 // Nothing is known of what it forked: the proof on the host covers it.
                 Ok(_) => Err(Error::new(
                     Kind::NoContainment,
@@ -710,12 +744,12 @@ impl Sidecars for ExecBackend {
                 )),
                 Err(error) => Err(error),
             };
-        }
-        match self.found(route)? {
-            Some(host) => {
-                host.kill_leaf(LeafName::Sidecar, &leaders, deadline).map(drop).map_err(Error::from)
-            }
-            None => Ok(()),
-        }
+        };
+        let killed = match delegation.open_host(&route.host)? {
+            // What was started in it is gone with it.
+            None => delegation.empty_host(&route.host, &leaders, deadline),
+            Some(host) => host.kill_leaf(LeafName::Sidecar, &leaders, deadline),
+        };
+        killed.map(drop).map_err(Error::from)
     }
 }

@@ -348,7 +348,8 @@ fn may_be(found: &str, path: &Path) -> bool {
 }
 
 /// The answer to "is it empty" where no cgroup can be killed, for which `why` is the reason: what
-/// is left of the leaders is killed, and their exit is all that can be known. It is logged.
+/// is left of the leaders is killed, and their exit is all that can be known. Whoever asks has to
+/// say so: [`Evidence::LeaderExit`] tells it.
 ///
 /// # Errors
 /// `why` itself where it is another, or where there is no leader whose exit could tell.
@@ -360,7 +361,6 @@ pub fn leader_exit(
     if leaders.is_empty() || !why.is_no_delegation() {
         return Err(why);
     }
-    tracing::warn!("the leader's exit is the only proof that this stopped: {why}");
     for leader in leaders {
         leader.signal(Signal::KILL).map_err(Unproven::Other)?;
     }

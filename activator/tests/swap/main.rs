@@ -11,12 +11,15 @@ mod builds;
 mod client;
 mod crash;
 mod daemon;
+mod ending;
 mod fallback;
 mod holds;
+mod judged;
 mod links;
 mod outside;
 mod panics;
 mod refusals;
+mod revoked;
 mod service;
 mod site;
 mod storm;
@@ -53,6 +56,9 @@ fn main() -> ExitCode {
         fallback::ALL,
         holds::ALL,
         unsaved::ALL,
+        revoked::ALL,
+        judged::ALL,
+        ending::ALL,
         supervision::ALL,
         refusals::ALL,
         crash::ALL,
