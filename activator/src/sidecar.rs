@@ -25,12 +25,13 @@ const KILL: Duration = Duration::from_secs(10);
 const EXEC: Duration = Duration::from_secs(10);
 
 /// Keeps the sidecar of the wanted generation running, with backoff, until the channel closes or
-/// the lease is lost. The answer is `true` while none runs.
+/// the lease is lost. The answer is `true` while none runs and none is wanted.
 pub(crate) fn spawn(
     shared: Arc<Shared>,
     wanted: watch::Receiver<Option<Gen>>,
 ) -> watch::Receiver<bool> {
-    let (left, watched) = watch::channel(true);
+    // What an earlier activator left may run.
+    let (left, watched) = watch::channel(shared.route().sidecar.is_none());
     if shared.route().sidecar.is_some() {
         tokio::spawn(keep(shared, wanted, left));
     }
@@ -66,7 +67,7 @@ async fn keep(
             }
             clean = true;
         }
-        left.send_replace(running.is_none());
+        left.send_replace(running.is_none() && want.is_none());
         let Some(generation) = want else {
             if wanted.changed().await.is_err() {
                 return;
@@ -74,7 +75,6 @@ async fn keep(
             continue;
         };
         if running.is_none() {
-            left.send_replace(false);
             match start(&shared, &generation).await {
                 Ok(proc) => {
                     tracing::info!(
