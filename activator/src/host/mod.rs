@@ -155,9 +155,7 @@ impl Shared {
     pub(crate) fn change(&self, change: impl FnOnce(&mut HostState)) -> Result<(), Error> {
         let mut store = self.store();
         change(&mut store);
-        let saved = self.directory.save(&self.lease, &store);
-        self.unsaved.store(saved.is_err(), Ordering::Relaxed);
-        saved
+        self.save(&store)
     }
 
     /// Whether the host is pinned to no other build.
@@ -172,15 +170,24 @@ impl Shared {
         }
     }
 
-    /// Pins the host to a build or to none, and gives the one that it was pinned to. Where that cannot
-    /// be saved, it is as it was.
-    fn pin(&self, build: Option<BuildName>) -> Result<Option<BuildName>, Error> {
-        let before = self.store().hold.clone();
-        let pinned = self.change(|state| state.hold = build);
-        if pinned.is_err() {
-            self.store().hold.clone_from(&before);
+    /// Sets one field durably, and gives what it was. Where that cannot be saved, it is as it was.
+    fn set<T>(&self, field: fn(&mut HostState) -> &mut T, value: T) -> Result<T, Error> {
+        let mut store = self.store();
+        let before = std::mem::replace(field(&mut store), value);
+        let saved = self.save(&store);
+        match saved {
+            Ok(()) => Ok(before),
+            Err(error) => {
+                *field(&mut store) = before;
+                Err(error)
+            }
         }
-        pinned.map(|()| before)
+    }
+
+    fn save(&self, store: &HostState) -> Result<(), Error> {
+        let saved = self.directory.save(&self.lease, store);
+        self.unsaved.store(saved.is_err(), Ordering::Relaxed);
+        saved
     }
 
     /// The last save failed.

@@ -70,7 +70,7 @@ impl Actor {
 
     async fn pin(&self, build: Option<BuildName>) -> Result<Option<BuildName>, Error> {
         let shared = Arc::clone(&self.shared);
-        blocking(move || shared.pin(build)).await
+        blocking(move || shared.set(|state| &mut state.hold, build)).await
     }
 
     pub(super) async fn release(&mut self) -> Result<Option<BuildName>, Error> {
@@ -138,12 +138,7 @@ impl Actor {
         let shared = Arc::clone(&self.shared);
         let set = reason.is_some();
         blocking(move || {
-            let before = shared.store().fence.clone();
-            let saved = shared.change(|state| state.fence.clone_from(&reason));
-            if saved.is_err() {
-                shared.store().fence = before;
-            }
-            saved?;
+            shared.set(|state| &mut state.fence, reason.clone())?;
             shared.backend.fence(&shared.route().host, reason.as_deref());
             Ok(())
         })
