@@ -152,8 +152,17 @@ env = {{ TICKMARK_TICK = "1", QUEUE = "{at}/jobs", JOB_MS = "1" }}
 
     /// A build that ends at once.
     fn bad(&self) -> String {
-        let path = self.path("bad");
-        fs::write(&path, "#!/bin/sh\nexit 3\n").unwrap();
+        self.script("bad", "exit 3")
+    }
+
+    /// A build that runs and never is ready.
+    fn sleeps(&self, name: &str) -> String {
+        self.script(name, "exec sleep 1000")
+    }
+
+    fn script(&self, name: &str, line: &str) -> String {
+        let path = self.path(name);
+        fs::write(&path, format!("#!/bin/sh\n{line}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path.to_str().unwrap().to_owned()
     }
@@ -326,11 +335,9 @@ fn exit_1_where_nothing_changed_and_the_incumbent_serves() {
 fn exit_1_where_the_deadline_of_the_command_ends_first() {
     let site = Site::new();
     site.deploy(0, "v1");
-    let sleeps = site.path("sleeps");
-    fs::write(&sleeps, "#!/bin/sh\nexec sleep 1000\n").unwrap();
-    fs::set_permissions(&sleeps, fs::Permissions::from_mode(0o755)).unwrap();
+    let sleeps = site.sleeps("sleeps");
     let started = Instant::now();
-    let deploy = ["deploy", "web", sleeps.to_str().unwrap(), "--deadline", "500ms"];
+    let deploy = ["deploy", "web", &sleeps, "--deadline", "500ms"];
     let said = site.exits(1, &deploy);
     assert!(said.contains("it was not ready in time"), "{said}");
     assert!(started.elapsed() >= Duration::from_millis(500));
@@ -468,15 +475,9 @@ fn exit_4_where_the_outcome_is_unknown() {
     site.start();
     site.deploy(0, "v1");
     // The daemon dies in the middle of it.
-    let sleeps = site.path("sleeps");
-    fs::write(&sleeps, "#!/bin/sh\nexec sleep 1000\n").unwrap();
-    fs::set_permissions(&sleeps, fs::Permissions::from_mode(0o755)).unwrap();
-    let deploy = site
-        .command()
-        .args(["deploy", "web", sleeps.to_str().unwrap()])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let sleeps = site.sleeps("sleeps");
+    let deploy =
+        site.command().args(["deploy", "web", &sleeps]).stderr(Stdio::piped()).spawn().unwrap();
     until("it warms", || site.status("web")["state"] == "warming");
     site.end(Signal::KILL);
     let out = deploy.wait_with_output().unwrap();
@@ -546,9 +547,7 @@ fn a_command_that_goes_away_before_its_start_starts_nothing() {
 fn a_command_that_goes_away_while_its_build_warms_stops_it() {
     let site = Site::new();
     site.deploy(0, "v1");
-    let sleeps = site.path("web/sleeps");
-    fs::write(&sleeps, "#!/bin/sh\nexec sleep 1000\n").unwrap();
-    fs::set_permissions(&sleeps, fs::Permissions::from_mode(0o755)).unwrap();
+    site.sleeps("web/sleeps");
     let mut swap = site.command().args(["swap", "web", "sleeps"]).spawn().unwrap();
     until("it warms", || site.status("web")["state"] == "warming");
     // As a session that is cut off; whoever started this may have had it ignore SIGINT.
