@@ -44,6 +44,7 @@ fn main() -> ExitCode {
             .with_max_level(tracing::Level::INFO)
             .init();
     }
+    panics::hide_own();
     let arguments = Arguments::from_args();
     let trials = [
         basics::ALL,

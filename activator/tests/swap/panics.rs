@@ -26,6 +26,19 @@ pub(crate) const ALL: &[Case] = &[
     ("a_purge_that_panics_does_not_refuse_the_switch", || Box::pin(purge())),
 ];
 
+/// What they say.
+const MADE: &str = "made to panic here";
+
+/// They say nothing of what is wrong, and would fill the output with their traces.
+pub(crate) fn hide_own() {
+    let others = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.payload_as_str() != Some(MADE) {
+            others(panic);
+        }
+    }));
+}
+
 /// At `point` of a swap the backend panics, once; the swap ends with `exit`.
 async fn panics(point: &'static str, exit: u8) {
     let site = Site::new();
@@ -35,7 +48,7 @@ async fn panics(point: &'static str, exit: u8) {
     let (trigger, said) = (Arc::clone(&armed), Arc::new(Mutex::new(Vec::new())));
     let wrap = move |inner| {
         Watched::around(inner, &said, move |at| {
-            assert!(at != point || !trigger.swap(false, Ordering::Relaxed), "made to panic here");
+            assert!(at != point || !trigger.swap(false, Ordering::Relaxed), "{MADE}");
         })
     };
     let activator = site.open_wrapped(wrap).await;
@@ -61,8 +74,7 @@ async fn panics(point: &'static str, exit: u8) {
 async fn purge() {
     let site = Site::new();
     site.stage("1", "");
-    let hooks =
-        Hooks { purge: Some(Arc::new(|_, _| panic!("made to panic here"))), ..Hooks::default() };
+    let hooks = Hooks { purge: Some(Arc::new(|_, _| panic!("{MADE}"))), ..Hooks::default() };
     let activator = site.open_with(hooks).await;
     let answer = swap(&activator, "1").await;
     assert_eq!(answer.outcome.exit(), 0, "{answer:?}");
