@@ -135,6 +135,9 @@ fn play(
             "the pods of {app} do not run: are the images in the cluster? See --load"
         ))
     })?;
+    if Stage::same_clock(&cluster.kubectl, &watch, &app)? {
+        watch.same_clock();
+    }
     let host = match options.host {
         Some(host) => Ok(host),
         None => Stage::find_host(&cluster.kubectl, &watch, &app),

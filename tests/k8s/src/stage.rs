@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::answer::{Report, Stop, Took, Window};
+use crate::answer::{Doing as _, Report, Stop, Took, Window};
 use crate::backend;
 use crate::broker::Broker;
 use crate::clock::{Clock, Pace};
@@ -55,10 +55,11 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    pub(crate) fn until(self, later: Instant) -> Took {
+    pub(crate) fn until_event(self, event: &Event) -> Took {
+        let (earliest, latest) = event.happened;
         Took {
-            at_least: later.saturating_duration_since(self.ended),
-            at_most: later.saturating_duration_since(self.began),
+            at_least: earliest.saturating_duration_since(self.ended),
+            at_most: latest.saturating_duration_since(self.began),
         }
     }
 }
@@ -91,6 +92,25 @@ impl Stage {
     /// The virtual host of a scenario, which its queues are in.
     pub(crate) fn virtual_host(number: u8) -> String {
         format!("s{number:02}")
+    }
+
+    /// Whether the clock of each node shows what this machine's does, as nearly as its events need it.
+    pub(crate) fn same_clock(kubectl: &Kubectl, watch: &Watch, app: &str) -> Result<bool, Stop> {
+        const NEARLY: Duration = Duration::from_millis(500);
+        let ours = || SystemTime::now().duration_since(UNIX_EPOCH).doing("read the clock");
+        let hands: Vec<String> =
+            watch.seen().latest(app).iter().map(|hand| hand.name.clone()).collect();
+        for hand in hands {
+            let before = ours()?;
+            let said = kubectl.exec(&hand, "node", &["/node", "time"])?;
+            let after = ours()?;
+            let theirs = said.out.parse().doing(format_args!("read the clock of {hand}'s node"))?;
+            let theirs = Duration::from_millis(theirs);
+            if theirs + NEARLY < before || theirs > after + NEARLY {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// This machine's address as the pods of the cluster see it.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use crate::answer::Stop;
-use crate::run::Outcome;
+use crate::run::{Answer, Outcome};
 
 pub(crate) fn text(outcome: &Outcome) -> String {
     let mut rows: Vec<[String; 5]> =
@@ -63,7 +63,30 @@ pub(crate) fn text(outcome: &Outcome) -> String {
         outcome.cluster.kernel,
         outcome.cluster.runtime,
     );
+    for answer in outcome.answers.iter().filter(|answer| answer.word() == "fail") {
+        let _infallible =
+            writeln!(text, "failed: {} {}: {}", answer.number, answer.name, why(answer));
+    }
     text
+}
+
+/// Once more below the table, which may have scrolled away.
+fn why(answer: &Answer) -> String {
+    match &answer.report {
+        Ok(report) if report.lines.is_empty() => "it looked at nothing".to_owned(),
+        Ok(report) => {
+            let wrong: Vec<String> = report
+                .lines
+                .iter()
+                .filter(|line| !line.holds)
+                .map(|line| {
+                    format!("{}: expected {}, observed {}", line.what, line.expected, line.observed)
+                })
+                .collect();
+            wrong.join("; ")
+        }
+        Err(stop) => stop.to_string(),
+    }
 }
 
 pub(crate) fn json(outcome: &Outcome) -> Value {

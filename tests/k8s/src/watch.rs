@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
@@ -50,7 +50,11 @@ impl Pod {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Event {
+    /// When word of it came.
     pub(crate) at: Instant,
+    /// It happened between these two: when word of it came, or in the second that the kubelet gave
+    /// it, where that was over already.
+    pub(crate) happened: (Instant, Instant),
     pub(crate) pod: String,
     pub(crate) reason: String,
     pub(crate) message: String,
@@ -99,6 +103,7 @@ struct Shared {
     ending: AtomicBool,
     children: Mutex<Vec<Child>>,
     broken: Mutex<Option<String>>,
+    same_clock: AtomicBool,
 }
 
 pub(crate) struct Watch {
@@ -117,6 +122,11 @@ impl Watch {
             })
             .collect();
         Watch { shared, threads }
+    }
+
+    /// The kubelets' clocks show what ours does: how late word of an event comes can be told.
+    pub(crate) fn same_clock(&self) {
+        self.shared.same_clock.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -222,7 +232,11 @@ impl Shared {
             let mut seen = lock(&self.seen);
             match kind {
                 "pods" => seen.pods.push(pod(object, told["type"] == "DELETED", at)),
-                _ => seen.events.push(event(object, at)),
+                _ => {
+                    let same_clock = self.same_clock.load(Ordering::Relaxed);
+                    let age = same_clock.then(|| age(object)).flatten();
+                    seen.events.push(event(object, at, age));
+                }
             }
             drop(seen);
             self.news.notify_all();
@@ -266,12 +280,47 @@ fn container(status: &Value) -> Container {
     }
 }
 
-fn event(object: &Value, at: Instant) -> Event {
+fn event(object: &Value, at: Instant, age: Option<Duration>) -> Event {
     let involved = &object["involvedObject"];
     Event {
         at,
+        happened: happened(at, age.unwrap_or_default()),
         pod: text(&involved["name"]),
         reason: text(&object["reason"]),
         message: text(&object["message"]),
+    }
+}
+
+/// The resolution of the kubelet's stamps.
+const STAMPED: Duration = Duration::from_secs(1);
+
+/// How long ago the second began in which it happened last.
+fn age(event: &Value) -> Option<Duration> {
+    let stamp = humantime::parse_rfc3339(event["lastTimestamp"].as_str()?).ok()?;
+    SystemTime::now().duration_since(stamp).ok()
+}
+
+fn happened(at: Instant, age: Duration) -> (Instant, Instant) {
+    match (at.checked_sub(age), age.checked_sub(STAMPED)) {
+        (Some(earliest), Some(late)) => (earliest, at.checked_sub(late).unwrap_or(at)),
+        _ => (at, at),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_late_happened_in_the_second_it_was_stamped_with() {
+        let object = serde_json::json!({ "lastTimestamp": "2001-09-09T01:46:40Z" });
+        let at = Instant::now();
+        let soon = Duration::from_millis(900);
+        let late = Duration::from_secs(7);
+        assert!(age(&object) > Some(late));
+        assert_eq!(age(&serde_json::json!({ "lastTimestamp": null })), None);
+        assert_eq!(event(&object, at, None).happened, (at, at));
+        assert_eq!(event(&object, at, Some(soon)).happened, (at, at));
+        assert_eq!(event(&object, at, Some(late)).happened, (at - late, at - late + STAMPED));
     }
 }

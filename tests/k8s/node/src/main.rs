@@ -5,6 +5,7 @@
 use std::fs;
 use std::io;
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -13,6 +14,7 @@ tickmark-verify-node wait
 tickmark-verify-node signal NAME CONTAINER [SLOT]
 tickmark-verify-node cpu CONTAINER
 tickmark-verify-node busy
+tickmark-verify-node time
 
   wait     until SIGTERM
   signal   sends TERM, STOP, CONT or KILL to the container's main process, or to that of a slot
@@ -20,6 +22,7 @@ tickmark-verify-node busy
            containerd, as three numbers; then how many clock ticks a second has
   busy     clock ticks in which the node's processors were not idle, of all of them together; then how
            many clock ticks a second has. Needs no privilege
+  time     the node's clock, in milliseconds since 1970
 ";
 
 fn main() -> ExitCode {
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
         ["signal", name, container, slot] => signal(name, container, Some(slot)),
         ["cpu", container] => cpu(container),
         ["busy"] => busy(),
+        ["time"] => time(),
         _ => {
             eprint!("{USAGE}");
             return ExitCode::from(2);
@@ -156,6 +160,12 @@ fn busy() -> io::Result<()> {
         user + nice + system + irq + softirq,
         rustix::param::clock_ticks_per_second()
     );
+    Ok(())
+}
+
+fn time() -> io::Result<()> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_err(io::Error::other)?;
+    println!("{}", since.as_millis());
     Ok(())
 }
 

@@ -20,19 +20,19 @@ pub(super) fn stuck(case: &Case<'_>) -> Result<Report, Stop> {
         let found = failed.find(|event| {
             event.at > asked.began && event.message.starts_with("Liveness probe failed: ")
         });
-        found.map(|event| event.at)
+        found.cloned()
     })?;
     report.within(
         "SIGTERM → the kubelet sees it red",
         pod.clock.stuck_drain_red(),
-        asked.until(red),
+        asked.until_event(&red),
         pod.clock.liveness.period + pod.calls,
     );
     let killed = case.killed(&pod, asked.began, "liveness", limit)?;
     report.within(
         "SIGTERM → the kubelet ends the container",
         pod.clock.stuck_drain_kill(),
-        asked.until(killed.at),
+        asked.until_event(&killed),
         pod.calls,
     );
     stale(case, &pod, 0, asked.began, &mut report);

@@ -53,7 +53,7 @@ pub(super) fn frozen(case: &Case<'_>) -> Result<Report, Stop> {
     report.within(
         "SIGSTOP → the kubelet ends the container",
         window,
-        stopped.until(killed.at),
+        stopped.until_event(&killed),
         pod.calls,
     );
     if case.stage.probe.is_served {

@@ -22,7 +22,7 @@ pub(super) fn one_ill(case: &Case<'_>) -> Result<Report, Stop> {
     report.within(
         "one of three frozen → the kubelet ends the container",
         pod.clock.kill(),
-        stopped.until(killed.at),
+        stopped.until_event(&killed),
         pod.calls,
     );
     // Nothing of the other two: their marks are fresh, and do not help.
