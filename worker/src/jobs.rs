@@ -3,6 +3,7 @@
 //! them once a tick.
 
 use std::cell::Cell;
+use std::fmt;
 use std::format;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -12,7 +13,7 @@ use std::vec::Vec;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::{Error, Kind};
-use crate::log::Seconds;
+use crate::log::{RoundSeconds, Seconds};
 
 /// More would make a tick that looks at each of them slow.
 const MAX_CONCURRENCY: usize = 65_536;
@@ -58,8 +59,29 @@ struct Shard {
 pub(crate) struct InFlight {
     pub(crate) count: u32,
     pub(crate) oldest_ns: u64,
-    /// The deadline, if as many jobs are older than it as run at once.
-    pub(crate) stuck_ns: Option<u64>,
+    /// Set if as many jobs are older than the deadline as run at once.
+    pub(crate) stuck: Option<Stuck>,
+}
+
+/// Jobs older than their deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stuck {
+    overdue: u32,
+    /// All that are in flight.
+    count: u32,
+    deadline_ns: u64,
+}
+
+impl fmt::Display for Stuck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Stuck { overdue, count, deadline_ns } = *self;
+        let deadline = RoundSeconds { ns: deadline_ns };
+        if overdue == count {
+            write!(f, "all {count} jobs older than {deadline}")
+        } else {
+            write!(f, "{overdue} of {count} jobs older than {deadline}")
+        }
+    }
 }
 
 impl Jobs {
@@ -128,7 +150,7 @@ impl Jobs {
     }
 
     pub(crate) fn in_flight(&self, now_ns: u64) -> InFlight {
-        let (mut held, mut beyond, mut overdue, mut oldest_ns) = (0usize, 0u32, 0usize, 0u64);
+        let (mut held, mut beyond, mut overdue, mut oldest_ns) = (0u32, 0u32, 0u32, 0u64);
         for shard in self.shards.iter() {
             beyond = beyond.saturating_add(shard.beyond.load(Ordering::Relaxed));
             let mut taken = shard.taken.load(Ordering::Acquire) & !shard.absent;
@@ -142,13 +164,17 @@ impl Jobs {
                     started_ns => now_ns.saturating_sub(started_ns),
                 };
                 oldest_ns = oldest_ns.max(age_ns);
-                overdue += usize::from(self.deadline_ns.is_some_and(|deadline| age_ns > deadline));
+                overdue += u32::from(self.deadline_ns.is_some_and(|deadline| age_ns > deadline));
             }
         }
+        let count = held.saturating_add(beyond);
         InFlight {
-            count: u32::try_from(held).unwrap_or(u32::MAX).saturating_add(beyond),
+            count,
             oldest_ns,
-            stuck_ns: self.deadline_ns.filter(|_| overdue >= self.concurrency),
+            stuck: self
+                .deadline_ns
+                .filter(|_| overdue as usize >= self.concurrency)
+                .map(|deadline_ns| Stuck { overdue, count, deadline_ns }),
         }
     }
 }
@@ -224,6 +250,11 @@ mod tests {
         Jobs::judged(concurrency, Duration::from_nanos(100)).unwrap()
     }
 
+    fn stuck(overdue: usize, count: usize) -> Option<Stuck> {
+        let number = |of: usize| u32::try_from(of).unwrap();
+        Some(Stuck { overdue: number(overdue), count: number(count), deadline_ns: 100 })
+    }
+
     #[test]
     fn every_place_is_found_whatever_the_number() {
         for concurrency in [1, 2, 15, 16, 17, 63, 64, 65, 1000, 1025, 65_536] {
@@ -242,15 +273,15 @@ mod tests {
     fn stuck_only_when_every_place_is_overdue() {
         let jobs = judged(2);
         let first = jobs.start_at(1);
-        assert_eq!(jobs.in_flight(1000).stuck_ns, None);
+        assert_eq!(jobs.in_flight(1000).stuck, None);
         let second = jobs.start_at(900);
-        assert_eq!(jobs.in_flight(1000), InFlight { count: 2, oldest_ns: 999, stuck_ns: None });
-        assert_eq!(jobs.in_flight(1001).stuck_ns, Some(100));
+        assert_eq!(jobs.in_flight(1000), InFlight { count: 2, oldest_ns: 999, stuck: None });
+        assert_eq!(jobs.in_flight(1001).stuck, stuck(2, 2));
         // One beyond the concurrency does not hide it.
         let _third = jobs.start_at(1000);
-        assert_eq!(jobs.in_flight(1001).stuck_ns, Some(100));
+        assert_eq!(jobs.in_flight(1001).stuck, stuck(2, 3));
         drop(first);
-        assert_eq!(jobs.in_flight(1001).stuck_ns, None);
+        assert_eq!(jobs.in_flight(1001).stuck, None);
         drop(second);
     }
 
@@ -262,11 +293,25 @@ mod tests {
             let old: Vec<Job> = (0..concurrency).map(|_| jobs.start_at(1)).collect();
             let new: Vec<Job> = (0..concurrency).map(|_| jobs.start_at(50)).collect();
             drop(old);
-            assert_eq!(jobs.in_flight(150).stuck_ns, None, "{concurrency}");
-            let stuck = jobs.in_flight(151);
-            assert_eq!((stuck.oldest_ns, stuck.stuck_ns), (101, Some(100)), "{concurrency}");
+            assert_eq!(jobs.in_flight(150).stuck, None, "{concurrency}");
+            let found = jobs.in_flight(151);
+            assert_eq!(
+                (found.oldest_ns, found.stuck),
+                (101, stuck(concurrency, concurrency)),
+                "{concurrency}"
+            );
             drop(new);
-            assert_eq!(jobs.in_flight(1000).stuck_ns, None);
+            assert_eq!(jobs.in_flight(1000).stuck, None);
+        }
+    }
+
+    #[test]
+    fn those_that_are_not_overdue_are_not_said_to_be() {
+        let minutes = 300_000_000_000;
+        for (overdue, said) in
+            [(8, "8 of 11 jobs older than 300s"), (11, "all 11 jobs older than 300s")]
+        {
+            assert_eq!(format!("{}", Stuck { overdue, count: 11, deadline_ns: minutes }), said);
         }
     }
 
@@ -274,7 +319,7 @@ mod tests {
     fn jobs_that_nobody_judges_are_never_stuck() {
         let jobs = Jobs::counted();
         let held: Vec<Job> = (0..COUNTED_PLACES).map(|_| jobs.start_at(1)).collect();
-        assert_eq!(jobs.in_flight(u64::MAX).stuck_ns, None);
+        assert_eq!(jobs.in_flight(u64::MAX).stuck, None);
         assert_eq!(jobs.in_flight(11).oldest_ns, 10);
         drop(held);
     }
@@ -292,7 +337,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(jobs.in_flight(0), InFlight { count: 0, oldest_ns: 0, stuck_ns: None });
+        assert_eq!(jobs.in_flight(0), InFlight { count: 0, oldest_ns: 0, stuck: None });
     }
 
     #[test]

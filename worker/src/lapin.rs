@@ -56,8 +56,8 @@ use crate::error::{Error, Kind};
 use crate::liveness::Liveness;
 use crate::registry::{ConsumerState, Registration};
 
-/// The longest pause between two attempts to reconnect: a broker that is back after an hour's
-/// outage should have its consumers back within a tick.
+/// The longest pause between two attempts to reconnect, before the jitter, which at most doubles it: a
+/// broker that is back after an hour's outage should have its consumers back within a tick of 10 s.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Deliveries that wait between the task and the application where no prefetch bounds them.

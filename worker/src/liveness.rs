@@ -188,9 +188,9 @@ impl Builder {
     }
 
     /// How many jobs this worker works on at once, and how long one may take: the worker is not
-    /// healthy while `concurrency` jobs are in flight that are all older than `deadline`. One
-    /// that started beyond `concurrency` is counted in the mark and not judged. Unless this is
-    /// set, no job is.
+    /// healthy while `concurrency` jobs in flight are older than `deadline`. Up to twice as many are
+    /// looked at, since a broker that was away gives those in hand once more; what started beyond
+    /// is counted in the mark and not judged. Unless this is set, no job is.
     #[must_use]
     pub fn jobs(mut self, concurrency: usize, deadline: Duration) -> Builder {
         self.jobs = Some((concurrency, deadline));

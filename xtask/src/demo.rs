@@ -22,7 +22,7 @@ const HELP: &str = "\
 cargo xtask demo
 
 Builds the static probe and a demo worker (two slots, a queue of its own), runs them on a tmpfs
-with a tick of 1 s, and tells a story in about half a minute: not started, healthy, a consumer
+with a tick of 1 s, and tells a story in about 20 s: not started, healthy, a consumer
 lost, a slot killed, a graceful drain, a stuck one. Needs neither root nor a network once the
 dependencies are there. Exit 0 only if every probe call came out as it should.
 ";
