@@ -2,14 +2,16 @@
 //! attempt is admitted. Nothing of a build is read again after that.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
@@ -170,34 +172,124 @@ pub(crate) fn digest(path: &Path, stat: &fs::Metadata) -> Result<String, Error> 
 
 /// Copies `source`, a file or a directory, to the build `name`: whole or not at all, whoever else
 /// stages the same name meanwhile. What is there already is never replaced; the same content again
-/// is no error.
+/// is no error. What a crash cut off is removed first: it may be what fills the disk.
 ///
 /// # Errors
 /// A build of that name with other content; something that is neither file, directory nor symlink;
 /// or what copying gives.
 pub fn stage(builds: &Path, source: &Path, name: &BuildName) -> Result<(), Error> {
     fs::create_dir_all(builds).doing(|| format!("make {}", builds.display()))?;
+    remove_cut_off(builds);
     let found = look_at(builds, source)?;
     if is_staged(builds, source, name)? {
         return Ok(());
     }
-    let mut random = [0; 8];
-    getrandom(&mut random, GetRandomFlags::empty()).doing(|| "get random bytes".to_owned())?;
-    let fresh = builds.join(format!(".{name}.{:016x}.new", u64::from_ne_bytes(random)));
-    let copied = if found.is_dir() { copy_tree(source, &fresh) } else { copy(source, &fresh) };
-    let staged = copied.and_then(|()| {
-        // Another may have staged the name since.
-        while !move_to(&fresh, &builds.join(name.as_str()))? {
-            if is_staged(builds, source, name)? {
-                return Ok(false);
+    let staging = Staging::begin(builds, name)?;
+    let fresh = staging.path.join(name.as_str());
+    if found.is_dir() {
+        copy_tree(source, &fresh)?;
+    } else {
+        copy(source, &fresh)?;
+    }
+    // Another may have staged the name since.
+    while !move_to(&fresh, &builds.join(name.as_str()))? {
+        if is_staged(builds, source, name)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A directory beside the builds, for a copy under way. It is locked meanwhile (flock(2), which ends
+/// with the process), so that what a crash cut off can be told from what is still written, by
+/// whichever activator.
+struct Staging {
+    path: PathBuf,
+    _lock: Option<File>,
+}
+
+impl Staging {
+    fn begin(builds: &Path, name: &BuildName) -> Result<Staging, Error> {
+        loop {
+            let mut random = [0; 8];
+            getrandom(&mut random, GetRandomFlags::empty())
+                .doing(|| "get random bytes".to_owned())?;
+            let path = builds.join(format!(".{name}.{:016x}.new", u64::from_ne_bytes(random)));
+            let doing = || format!("make {}", path.display());
+            DirBuilder::new().mode(0o700).create(&path).doing(doing)?;
+            match lock(&path).doing(doing)? {
+                Locked::Ours(lock) => return Ok(Staging { path, _lock: Some(lock) }),
+                // Taken for one that was cut off, before it was locked.
+                Locked::Others => {}
+                // Nobody else can lock it, either.
+                Locked::Never => return Ok(Staging { path, _lock: None }),
             }
         }
-        Ok(true)
-    });
-    if !matches!(staged, Ok(true)) {
-        let _left = fs::remove_dir_all(&fresh).or_else(|_| fs::remove_file(&fresh));
     }
-    staged.map(|_| ())
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "the next staging removes it");
+        }
+    }
+}
+
+enum Locked {
+    Ours(File),
+    /// Another has it, or has removed it.
+    Others,
+    /// This file system has no locks.
+    Never,
+}
+
+fn lock(path: &Path) -> io::Result<Locked> {
+    let gone = |error: &io::Error| error.kind() == ErrorKind::NotFound;
+    let directory = match File::open(path) {
+        Ok(directory) => directory,
+        Err(error) if gone(&error) => return Ok(Locked::Others),
+        Err(error) => return Err(error),
+    };
+    match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(Locked::Others),
+        Err(_) => return Ok(Locked::Never),
+    }
+    // Whoever had it last may have removed it.
+    let here = directory.metadata()?;
+    match fs::symlink_metadata(path) {
+        Ok(there) if (there.dev(), there.ino()) == (here.dev(), here.ino()) => {
+            Ok(Locked::Ours(directory))
+        }
+        Ok(_) => Ok(Locked::Others),
+        Err(error) if gone(&error) => Ok(Locked::Others),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes the stagings that a crash cut off: those that can be locked.
+fn remove_cut_off(builds: &Path) {
+    for entry in fs::read_dir(builds).into_iter().flatten().flatten() {
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) || !is_staging(&entry.file_name()) {
+            continue;
+        }
+        let path = entry.path();
+        if let Ok(Locked::Ours(_lock)) = lock(&path)
+            && let Err(error) = fs::remove_dir_all(&path)
+        {
+            tracing::warn!(path = %path.display(), %error, "a staging that was cut off stays");
+        }
+    }
+}
+
+/// Whether this is a name of a [`Staging`], and nobody else's.
+fn is_staging(name: &OsStr) -> bool {
+    let name = name.to_str().and_then(|name| name.strip_prefix('.')?.strip_suffix(".new"));
+    name.and_then(|name| name.rsplit_once('.')).is_some_and(|(build, random)| {
+        let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        random.len() == 16 && random.bytes().all(digit) && BuildName::new(build).is_ok()
+    })
 }
 
 /// Says whether [`stage`] would take `source` as `name`, and changes nothing.
@@ -505,6 +597,30 @@ mod tests {
         fs::remove_file(source.join("also")).unwrap();
         std::os::unix::fs::symlink("lib/1", source.join("also")).unwrap();
         differs();
+    }
+
+    #[test]
+    fn what_a_crash_cut_off_is_removed_by_the_next_staging_and_what_is_under_way_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let builds = directory.path().join("builds");
+        let source = directory.path().join("source");
+        tree(&source, "a");
+        let cut_off = builds.join(".1.0123456789abcdef.new");
+        fs::create_dir_all(&cut_off).unwrap();
+        copy_tree(&source, &cut_off.join("1")).unwrap();
+        let under_way = Staging::begin(&builds, &build("1")).unwrap();
+        fs::write(under_way.path.join("1"), "half").unwrap();
+        let others = [".1.new", ".cache", ".1.0123456789ABCDEF.new", ".1.0123456789abcdef"];
+        for name in others {
+            fs::create_dir(builds.join(name)).unwrap();
+        }
+        stage(&builds, &source, &build("2")).unwrap();
+        assert!(!cut_off.exists());
+        assert_eq!(fs::read(under_way.path.join("1")).unwrap(), b"half", "it is still written");
+        assert!(others.iter().all(|name| builds.join(name).exists()), "those are not ours");
+        let path = under_way.path.clone();
+        drop(under_way);
+        assert!(!path.exists(), "a staging that ends leaves nothing");
     }
 
     #[test]
