@@ -6,13 +6,14 @@
 //! and nothing of the activator itself.
 
 use std::ffi::{CStr, CString};
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::statfs;
+use rustix::fs::{CWD, Mode, OFlags, fstatfs, mkdirat, openat};
+use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 use tickmark::clock::Clocks;
@@ -34,19 +35,22 @@ pub struct Launched {
     pub marks: PathBuf,
 }
 
-/// Where the launches of one activator have their marks directories.
+/// Where the launches of one activator have their marks directories: in a directory that is there
+/// while one of them is.
 #[derive(Debug, Clone)]
 pub struct MarksRoot {
-    path: PathBuf,
+    /// Where that may be, the best first.
+    on_tmpfs: Vec<PathBuf>,
+    in_state: PathBuf,
 }
 
 impl MarksRoot {
     /// A directory on a tmpfs where this user has one, else in the state directory: marks on a
     /// disk work, and cost a write to it every tick. The name is the state directory's own, so that
-    /// two activators never share it.
+    /// two activators never share it. Nothing is made yet.
     ///
     /// # Errors
-    /// Names the directory that could not be made.
+    /// The state directory is not there.
     pub fn of(state: &Path) -> Result<MarksRoot, Error> {
         let stat = fs::metadata(state).doing(|| format!("look at {}", state.display()))?;
         let name = format!("tickmark-{:x}-{:x}", stat.dev(), stat.ino());
@@ -55,22 +59,10 @@ impl MarksRoot {
             std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
             Some(PathBuf::from("/dev/shm")),
         ];
-        for place in places.into_iter().flatten() {
-            let path = place.join(&name);
-            if make_directory(&path).is_ok() && is_tmpfs(&path) && is_ours(&path) {
-                return Ok(MarksRoot { path });
-            }
-        }
-        let path = state.join("marks");
-        make_directory(&path).doing(|| format!("make {}", path.display()))?;
-        tracing::warn!(path = %path.display(), "no tmpfs for marks: they go to a disk");
-        Ok(MarksRoot { path })
-    }
-
-    /// The directory itself.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
+        Ok(MarksRoot {
+            on_tmpfs: places.into_iter().flatten().map(|place| place.join(&name)).collect(),
+            in_state: state.join("marks"),
+        })
     }
 
     /// A fresh token and a fresh, empty directory named by it.
@@ -82,42 +74,91 @@ impl MarksRoot {
         getrandom(&mut random, GetRandomFlags::empty()).doing(|| "get random bytes".to_owned())?;
         let token = u128::from_ne_bytes(random);
         let token = format!("{token:032x}");
-        let marks = self.path.join(&token);
-        fs::DirBuilder::new()
-            .mode(0o755)
-            .create(&marks)
-            .doing(|| format!("make the marks directory {}", marks.display()))?;
+        let found = self.on_tmpfs.iter().find_map(|root| make_in(root, &token, is_tmpfs).ok());
+        let marks = match found {
+            Some(marks) => marks,
+            None => {
+                let marks = make_in(&self.in_state, &token, |_| true)
+                    .doing(|| format!("make a marks directory in {}", self.in_state.display()))?;
+                tracing::warn!(path = %marks.display(), "no tmpfs for marks: they go to a disk");
+                marks
+            }
+        };
         Ok(Launched { token, marks })
+    }
+
+    /// Whether there is no launch, and no directory for one.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        self.roots().all(|root| fs::symlink_metadata(root).is_err())
+    }
+
+    fn roots(&self) -> impl Iterator<Item = &PathBuf> {
+        self.on_tmpfs.iter().chain([&self.in_state])
     }
 
     /// Removes the directories of launches that `keep` does not name: of processes that are gone.
     pub fn retain(&self, keep: &[&Launched]) {
-        let Ok(entries) = fs::read_dir(&self.path) else { return };
-        for entry in entries.flatten() {
-            let path = entry.path();
-            if !keep.iter().any(|launched| launched.marks == path) {
-                let _next_time = fs::remove_dir_all(&path);
+        for root in self.roots() {
+            if !fs::symlink_metadata(root).is_ok_and(|stat| is_ours(&stat)) {
+                continue;
             }
+            for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+                let path = entry.path();
+                if !keep.iter().any(|launched| launched.marks == path) {
+                    let _next_time = fs::remove_dir_all(&path);
+                }
+            }
+            remove_unused(root);
         }
     }
 }
 
-fn make_directory(path: &Path) -> std::io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
+/// Makes `token` in `root`, which must be this user's and `fit`. It is made where it is absent, and
+/// may be removed at any time by whoever forgets the last launch in it.
+fn make_in(root: &Path, token: &str, fit: impl Fn(&File) -> bool) -> io::Result<PathBuf> {
+    loop {
+        match fs::DirBuilder::new().recursive(true).mode(0o755).create(root) {
+            // It was there, and may be gone by now.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                if fs::symlink_metadata(root).is_ok_and(|stat| !stat.is_dir()) {
+                    return Err(error);
+                }
+                continue;
+            }
+            made => made?,
+        }
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+        let open = match openat(CWD, root, flags, Mode::empty()) {
+            Ok(open) => File::from(open),
+            Err(Errno::NOENT) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        // Not a directory, or a link, that another user laid there first.
+        if !is_ours(&open.metadata()?) || !fit(&open) {
+            remove_unused(root);
+            return Err(ErrorKind::PermissionDenied.into());
+        }
+        match mkdirat(&open, token, Mode::from_raw_mode(0o755)) {
+            Ok(()) => return Ok(root.join(token)),
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
 }
 
-fn is_tmpfs(path: &Path) -> bool {
+/// Removes a directory of launches that has none: with one in it, rmdir(2) leaves it.
+fn remove_unused(root: &Path) {
+    let _in_use = fs::remove_dir(root);
+}
+
+fn is_tmpfs(directory: &File) -> bool {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
-    statfs(path).is_ok_and(|found| u64::try_from(found.f_type) == Ok(TMPFS_MAGIC))
+    fstatfs(directory).is_ok_and(|found| u64::try_from(found.f_type) == Ok(TMPFS_MAGIC))
 }
 
-/// Not a directory, or a link, that another user laid there first.
-fn is_ours(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|stat| {
-        stat.is_dir()
-            && stat.uid() == rustix::process::geteuid().as_raw()
-            && stat.mode() & 0o022 == 0
-    })
+fn is_ours(stat: &fs::Metadata) -> bool {
+    stat.is_dir() && stat.uid() == rustix::process::geteuid().as_raw() && stat.mode() & 0o022 == 0
 }
 
 impl Launched {
@@ -159,6 +200,9 @@ impl Launched {
                 tracing::warn!(path = %self.marks.display(), %error, "cannot remove marks");
             }
             _ => {}
+        }
+        if let Some(root) = self.marks.parent() {
+            remove_unused(root);
         }
     }
 }
@@ -234,7 +278,7 @@ mod tests {
 
     fn root() -> (tempfile::TempDir, MarksRoot) {
         let state = tempfile::tempdir().unwrap();
-        let root = MarksRoot { path: state.path().to_owned() };
+        let root = MarksRoot { on_tmpfs: Vec::new(), in_state: state.path().join("marks") };
         (state, root)
     }
 
@@ -287,6 +331,48 @@ mod tests {
     }
 
     #[test]
+    fn the_directory_of_launches_is_there_while_one_is_whoever_comes_and_goes() {
+        let (_state, root) = root();
+        assert!(root.is_unused(), "nothing was launched yet");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        let launched = root.launch().unwrap();
+                        assert!(launched.marks.is_dir());
+                        launched.forget();
+                    }
+                });
+            }
+        });
+        assert!(root.is_unused(), "the last was forgotten");
+        let [one, two] = [(); 2].map(|()| root.launch().unwrap());
+        one.forget();
+        assert!(two.marks.is_dir());
+        // As after a crash.
+        root.retain(&[]);
+        assert!(root.is_unused());
+    }
+
+    #[test]
+    fn another_users_directory_is_passed_over_and_stays() {
+        let (state, root) = root();
+        let [writable, link] = ["writable", "link"].map(|name| state.path().join(name));
+        fs::create_dir(&writable).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(&writable, mode).unwrap();
+        fs::write(writable.join("theirs"), "").unwrap();
+        std::os::unix::fs::symlink(&writable, &link).unwrap();
+        for place in [&writable, &link] {
+            assert!(make_in(place, "token", |_| true).is_err(), "{place:?}");
+        }
+        let root = MarksRoot { on_tmpfs: vec![writable.clone(), link], ..root };
+        assert!(root.launch().unwrap().marks.starts_with(&root.in_state));
+        root.retain(&[]);
+        assert!(writable.join("theirs").exists());
+    }
+
+    #[test]
     fn the_token_of_the_launch_is_compared_and_never_the_activators_own_generation() {
         let (_state, root) = root();
         let launched = root.launch().unwrap();
@@ -326,7 +412,7 @@ mod tests {
         let (_state, root) = root();
         let launched = [root.launch().unwrap()];
         publish(&launched[0], Encoding::Binary, Some(&generation(Some(&launched[0]))));
-        let socket = root.path().join("s");
+        let socket = root.in_state.join("s");
         let not_ready = ready(&launched, Some(&socket), MaxAge::DEFAULT).unwrap_err();
         assert_eq!(not_ready, NotReady::Socket(socket.clone()));
         let _listener = UnixListener::bind(&socket).unwrap();

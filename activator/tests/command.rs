@@ -2,6 +2,7 @@
 //! Every command, every exit status, and what the daemon does when it ends, dies or is not alone.
 //! Needs no root; what does says so.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
@@ -738,6 +739,35 @@ fn a_launch_inherits_nothing_of_the_service_managers_and_has_both_names_of_its_m
     until("the daemon answers", || site.run(&["status"]).status.success());
     site.deploy(0, "v1");
     let pid = site.status("web")["generations"][0]["pids"][0].to_string();
+#[test]
+fn a_host_that_is_stopped_leaves_no_marks_directory() {
+    let mut site = Site::new();
+    site.deploy(0, "v1");
+    let pid = site.status("web")["generations"][0]["pids"][0].to_string();
+    let marks = PathBuf::from(variables(&pid).remove("TICKMARK_DIR").unwrap());
+    let of_this_activator = marks.parent().unwrap().to_owned();
+    assert!(marks.is_dir());
+    // Another daemon finds it there.
+    site.end(Signal::KILL);
+    site.start();
+    assert!(marks.is_dir());
+    site.deploy(0, "v2");
+    until("the first launch is forgotten", || !marks.exists());
+    assert!(of_this_activator.is_dir(), "one runs");
+    site.exits(0, &["stop", "web"]);
+    assert!(!of_this_activator.exists(), "none does");
+    site.deploy(0, "v3");
+    assert!(of_this_activator.is_dir());
+}
+
+/// What a process was started with.
+fn variables(pid: &str) -> BTreeMap<String, String> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
+    let environment = String::from_utf8(environment).unwrap();
+    let pairs = environment.split_terminator('\0').map(|pair| pair.split_once('=').unwrap());
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
     let environment = String::from_utf8(environment).unwrap();
     let names: Vec<&str> =
