@@ -2,15 +2,15 @@
 //! replaced atomically. What ran is found again by it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, DirBuilder, File, Permissions};
-use std::io::{ErrorKind, Write as _};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -330,25 +330,72 @@ impl HostDirectory {
         })
     }
 
-    /// Replaces the state file: a reader and a crash find the old one or the new one, whole.
+    /// Replaces the state file: a reader and a crash find the old one or the new one, whole. It
+    /// needs no more of the disk than it has, where [`HostDirectory::keep_spare`] was done before.
     ///
     /// # Errors
     /// [`Error::is_lease_lost`], or what the file system gives; the old file is as it was.
     pub fn save(&self, lease: &Lease, state: &HostState) -> Result<(), Error> {
         lease.check()?;
         let path = self.file();
-        let fresh = self.path.join(".state.json.new");
         let doing = || format!("write {}", path.display());
         let bytes = serde_json::to_vec(state).doing(doing)?;
-        let mut file = File::create(&fresh).doing(doing)?;
-        // It names builds and paths, and is for this user alone to change.
-        file.set_permissions(Permissions::from_mode(0o644)).doing(doing)?;
-        file.write_all(&bytes).doing(doing)?;
-        file.sync_all().doing(doing)?;
-        drop(file);
-        fs::rename(&fresh, &path).doing(doing)?;
-        File::open(&self.path).and_then(|directory| directory.sync_all()).doing(doing)
+        let spare = self.spare();
+        fill(&spare, &bytes, room(bytes.len())).doing(doing)?;
+        // The old file is the spare of the next save.
+        match renameat_with(CWD, &spare, CWD, &path, RenameFlags::EXCHANGE) {
+            // There is none, or the file system cannot exchange two.
+            Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS) => {
+                fs::rename(&spare, &path).doing(doing)?;
+            }
+            exchanged => exchanged.doing(doing)?,
+        }
+        File::open(&self.path).and_then(|directory| directory.sync_all()).doing(doing)?;
+        // What is saved is saved. Whoever needs the spare asks for it.
+        let _later = self.keep_spare();
+        Ok(())
     }
+
+    /// Makes sure that there is a spare file with room for more than the state, which the next save
+    /// writes over: what a start records can then be written on a disk that is full by that time.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub fn keep_spare(&self) -> Result<(), Error> {
+        let spare = self.spare();
+        let doing = || format!("keep room for the next state in {}", spare.display());
+        let length = |path: &Path| fs::symlink_metadata(path).map_or(0, |found| found.len());
+        let needed = length(&self.file());
+        if length(&spare) < needed {
+            fill(&spare, b"", needed).doing(doing)?;
+        }
+        Ok(())
+    }
+
+    fn spare(&self) -> PathBuf {
+        self.path.join(".state.json.new")
+    }
+}
+
+/// What a start may add to a state, with what is said of builds that failed meanwhile.
+const SLACK: usize = 16 * 1024;
+
+/// How long the file of a state is that has this length: in steps, so that it seldom grows.
+fn room(length: usize) -> u64 {
+    (length + SLACK).next_power_of_two() as u64
+}
+
+/// Writes `bytes` over what is in the file, then spaces, which JSON allows, to its end and at least to
+/// `length`: nothing of it is given back to the disk.
+fn fill(path: &Path, bytes: &[u8], length: u64) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    // It names builds and paths, and is for this user alone to change.
+    file.set_permissions(Permissions::from_mode(0o644))?;
+    let length = length.max(file.metadata()?.len());
+    file.write_all(bytes)?;
+    let rest = length.saturating_sub(bytes.len() as u64);
+    io::copy(&mut io::repeat(b' ').take(rest), &mut file)?;
+    file.sync_all()
 }
 
 #[cfg(test)]
@@ -390,6 +437,36 @@ mod tests {
         assert!(host.load().unwrap_err().to_string().contains("format 2"));
         fs::write(host.file(), "{").unwrap();
         assert!(host.load().is_err());
+    }
+
+    #[test]
+    fn a_state_that_is_replaced_leaves_nothing_of_a_longer_one_and_keeps_its_room() {
+        let parent = tempfile::tempdir().unwrap();
+        let lease = Lease::take(parent.path()).unwrap();
+        let host = HostDirectory::open(parent.path(), &HostName::new("orders").unwrap()).unwrap();
+        let build = BuildName::new("1").unwrap();
+        let mut state = HostState::default();
+        let lengths = || [host.file(), host.spare()].map(|path| fs::metadata(path).unwrap().len());
+        host.save(&lease, &state).unwrap();
+        let [first, spare] = lengths();
+        assert!(spare >= first && first as usize >= SLACK);
+        state.failed.insert(build.clone(), "why ".repeat(SLACK));
+        host.save(&lease, &state).unwrap();
+        let [longest, spare] = lengths();
+        assert!(longest > first && spare >= longest, "{longest} {spare}");
+        for attempt in 1..4 {
+            state.failed.clear();
+            state.attempt = attempt;
+            host.save(&lease, &state).unwrap();
+            let found = host.load().unwrap();
+            assert_eq!((found.attempt, found.failed.len()), (attempt, 0));
+            assert_eq!(lengths(), [longest, longest]);
+        }
+        // A crash while the spare is written.
+        fs::write(host.spare(), "{\"format\":").unwrap();
+        assert_eq!(host.load().unwrap().attempt, 3);
+        host.keep_spare().unwrap();
+        assert_eq!(lengths(), [longest, longest]);
     }
 
     #[test]

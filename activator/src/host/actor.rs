@@ -84,11 +84,12 @@ impl Actor {
             Event::Proven(number) => Some(*number),
             _ => None,
         };
-        // What ends the incumbent before it starts the successor must be recorded first.
+        // What ends the incumbent before it starts the successor must be recorded first, and what that
+        // start records must have its room, however full the disk is by then.
         let ends = matches!(event, Event::Admitted { overlap: false }).then(|| self.swap.clone());
         let mut actions = self.swap.step(event);
         if let Some(admitting) = ends
-            && let Err(error) = self.persist().await
+            && let Err(error) = self.persist_with_spare().await
         {
             self.say(error.to_string());
             self.problem = Some(error);
@@ -143,6 +144,12 @@ impl Actor {
             shared.change(|state| state.swap = record)
         })
         .await
+    }
+
+    async fn persist_with_spare(&self) -> Result<(), Error> {
+        self.persist().await?;
+        let shared = Arc::clone(&self.shared);
+        blocking(move || shared.directory.keep_spare()).await
     }
 
     /// What could not be saved is tried again.
