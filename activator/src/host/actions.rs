@@ -202,6 +202,9 @@ impl Actor {
     pub(super) fn forget(&mut self, number: GenerationNumber) {
         let known = self.shared.store().ran.remove(&number);
         self.running.remove(&number);
+        if let Some(timer) = self.timers.remove(&number) {
+            timer.abort();
+        }
         self.reds.retain(|(of, _), _| *of != number);
         if let Some(known) = known {
             for ran in &known.slots {
@@ -313,13 +316,13 @@ impl Actor {
 
     pub(super) fn settle(&mut self, number: GenerationNumber) {
         let task = self.after(self.shared.settings.settle, Event::Settled(number));
-        if let Some(earlier) = self.settling.insert(number, task) {
+        if let Some(earlier) = self.timers.insert(number, task) {
             earlier.abort();
         }
     }
 
     pub(super) fn term(&mut self, number: GenerationNumber) {
-        if let Some(settling) = self.settling.remove(&number) {
+        if let Some(settling) = self.timers.remove(&number) {
             settling.abort();
         }
         let Some(running) = self.running.get_mut(&number) else {
@@ -337,7 +340,8 @@ impl Actor {
         }
         self.say(format!("generation {number} drains"));
         let wait = if left { self.shared.settings.drain } else { Duration::ZERO };
-        self.after(wait, Event::Drained(number));
+        let draining = self.after(wait, Event::Drained(number));
+        self.timers.insert(number, draining);
     }
 
     pub(super) fn kill(&mut self, number: GenerationNumber) {

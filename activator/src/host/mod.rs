@@ -302,7 +302,7 @@ impl Host {
             deadline: None,
             awaiting: None,
             resting: None,
-            settling: HashMap::new(),
+            timers: HashMap::new(),
             problem: None,
             reds: HashMap::new(),
             checked: Instant::now(),
@@ -425,7 +425,8 @@ struct Actor {
     deadline: Option<Instant>,
     awaiting: Option<AbortHandle>,
     resting: Option<AbortHandle>,
-    settling: HashMap<GenerationNumber, AbortHandle>,
+    /// The time to settle, then to drain, of each that leaves.
+    timers: HashMap<GenerationNumber, AbortHandle>,
     /// The error of the attempt under way.
     problem: Option<Error>,
     /// Red verdicts in a row, by slot of the current generation.

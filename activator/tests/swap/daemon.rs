@@ -9,6 +9,7 @@ use std::time::Duration;
 use tickmark_activator::config::Config;
 use tickmark_activator::{Activator, Answer, Error, Options};
 
+use crate::heap;
 use crate::site::{Site, build, host, runtime, within};
 
 /// The child's side.
@@ -47,6 +48,7 @@ async fn answer(activator: &Activator, line: &str) -> String {
             let status = activator.status(&host()).await.unwrap();
             return serde_json::to_string(&status).unwrap();
         }
+        "heap" => return heap::in_use().to_string(),
         _ => return format!("unknown {verb}"),
     };
     match asked {
@@ -56,6 +58,15 @@ async fn answer(activator: &Activator, line: &str) -> String {
         }
         Err(error) => format!("error {error}"),
     }
+}
+
+/// What an activator takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) resident_kib: u64,
+    /// Bytes in use, to the byte.
+    pub(crate) heap: i64,
+    pub(crate) files: usize,
 }
 
 /// The parent's side. Dropped, it is killed with SIGKILL.
@@ -108,13 +119,12 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
-    /// Resident memory in KiB, and open files.
-    pub(crate) fn size(&self) -> (u64, usize) {
+    pub(crate) fn size(&mut self) -> Size {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        let resident = line.trim().trim_end_matches(" kB").parse().unwrap();
+        let resident_kib = line.trim().trim_end_matches(" kB").parse().unwrap();
         let files = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count();
-        (resident, files)
+        Size { resident_kib, heap: self.ask("heap").parse().unwrap(), files }
     }
 }
 

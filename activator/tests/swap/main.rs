@@ -13,6 +13,7 @@ mod crash;
 mod daemon;
 mod ending;
 mod fallback;
+mod heap;
 mod holds;
 mod judged;
 mod links;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::basics::Case;
 use crate::client::ask;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Size};
 use crate::site::{Site, alive};
 
 pub(crate) const ALL: &[Case] =
@@ -16,6 +16,12 @@ pub(crate) const ALL: &[Case] =
     })];
 
 const CLIENTS: usize = 16;
+
+/// From here on nothing grows: what is made once is made, and what is kept of the last few is full.
+const FROM: usize = 100;
+
+/// What the heap may differ by, in bytes a swap: less than the smallest leak.
+const BYTES: i64 = 64;
 
 fn thousand() {
     let swaps: usize =
@@ -32,7 +38,7 @@ fn thousand() {
     let most = AtomicUsize::new(0);
     let socket = site.socket();
     let begun = Instant::now();
-    let mut sizes = Vec::new();
+    let mut sizes: Vec<Size> = Vec::new();
     let failures = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| {
@@ -66,7 +72,7 @@ fn thousand() {
                 stop.store(true, Ordering::Relaxed);
                 panic!("swap {number}: {answer}");
             }
-            if number % 100 == 0 {
+            if number % FROM == 0 {
                 sizes.push(daemon.size());
             }
         }
@@ -82,16 +88,24 @@ fn thousand() {
     });
     let took = begun.elapsed();
     eprintln!(
-        "{swaps} swaps in {:.1} s, {} requests, {} generations at most, resident KiB and files: {sizes:?}",
+        "{swaps} swaps in {:.1} s, {} requests, {} generations at most",
         took.as_secs_f64(),
         asked.load(Ordering::Relaxed),
         most.load(Ordering::Relaxed),
     );
     assert!(failures.is_empty(), "{failures:?} of {}", asked.load(Ordering::Relaxed));
     assert!(most.load(Ordering::Relaxed) <= 2, "more than two generations were alive");
-    if let (Some(first), Some(last)) = (sizes.first(), sizes.last()) {
-        assert!(last.0 <= first.0 + first.0 / 20 + 512, "memory grows: {sizes:?}");
-        assert!(last.1 <= first.1 + 3, "open files grow: {sizes:?}");
+    match sizes[..] {
+        [first, .., last] => {
+            let measured = (sizes.len() - 1) * FROM;
+            eprintln!("after {FROM} swaps {first:?}, after {} {last:?}", measured + FROM);
+            let grown = last.heap - first.heap;
+            assert!(grown <= BYTES * measured as i64, "the heap grows by {grown} bytes: {sizes:?}");
+            let most = first.resident_kib + first.resident_kib / 20 + 512;
+            assert!(last.resident_kib <= most, "memory grows: {sizes:?}");
+            assert!(last.files <= first.files + 3, "open files grow: {sizes:?}");
+        }
+        _ => eprintln!("too few swaps to say whether it grows: {sizes:?}"),
     }
     assert_eq!(daemon.ask("stop"), "0");
     assert!(alive(&site).is_empty());
