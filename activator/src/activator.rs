@@ -11,6 +11,7 @@ use tokio::sync::broadcast;
 
 use crate::backend::{Backend, SplitBackend};
 use crate::cgroup::{Delegation, Setting};
+use crate::choices::{Choices, Deploying};
 use crate::config::{CgroupSetting, Config, HostConfig};
 use crate::error::{Error, Kind};
 use crate::exec::{ExecBackend, Purge};
@@ -55,6 +56,7 @@ pub struct Activator {
     hosts: BTreeMap<HostName, Host>,
     steps: broadcast::Sender<Step>,
     lease: Arc<Lease>,
+    choices: Arc<Choices>,
 }
 
 impl std::fmt::Debug for Activator {
@@ -106,16 +108,17 @@ impl Activator {
             CgroupSetting::None => Setting::None,
             CgroupSetting::Path(path) => Setting::Path(path.clone()),
         };
-        let (lease, marks, delegation) = blocking(move || {
-            let lease = Lease::take(&state)?;
-            let marks = MarksRoot::of(&state)?;
-            Ok((Arc::new(lease), marks, Delegation::find(&setting)?))
-        })
-        .await?;
         let mut settings: Vec<Settings> =
             config.host.iter().map(|(name, host)| settings(name, host)).collect();
-        mark_conflicts(&mut settings);
-        forget_old_marks(&marks, &lease)?;
+        let (lease, marks, delegation, settings) = blocking(move || {
+            let lease = Lease::take(&state)?;
+            let marks = MarksRoot::of(&state)?;
+            let delegation = Delegation::find(&setting)?;
+            mark_conflicts(&mut settings);
+            forget_old_marks(&marks, &lease)?;
+            Ok((Arc::new(lease), marks, delegation, settings))
+        })
+        .await?;
         let mut exec = ExecBackend::new(lease.path(), marks, delegation);
         if let Some(purge) = hooks.purge {
             exec = exec.purging(purge);
@@ -126,14 +129,15 @@ impl Activator {
             backend = wrap(backend);
         }
         let (steps, _) = broadcast::channel(STEPS);
+        let choices = Arc::<Choices>::default();
         let mut hosts = BTreeMap::new();
         for settings in settings {
             let name = settings.route.host.clone();
-            let host =
-                Host::open(settings, Arc::clone(&backend), Arc::clone(&lease), steps.clone())?;
+            let (backend, lease) = (Arc::clone(&backend), Arc::clone(&lease));
+            let host = Host::open(settings, backend, lease, Arc::clone(&choices), steps.clone())?;
             hosts.insert(name, host);
         }
-        Ok(Activator { hosts, steps, lease })
+        Ok(Activator { hosts, steps, lease, choices })
     }
 
     /// The steps of all hosts from now on, as they pass.
@@ -158,7 +162,7 @@ impl Activator {
         build: Option<BuildName>,
         options: Options,
     ) -> Result<Answer, Error> {
-        let name = self.stage(host, path, build).await?;
+        let (name, _stays) = self.stage_to_deploy(host, path, build).await?;
         self.swap(host, name, options).await
     }
 
@@ -172,11 +176,25 @@ impl Activator {
         path: &Path,
         build: Option<BuildName>,
     ) -> Result<BuildName, Error> {
+        self.stage_to_deploy(host, path, build).await.map(|(name, _)| name)
+    }
+
+    /// The build stays while what comes with its name does.
+    async fn stage_to_deploy(
+        &self,
+        host: &HostName,
+        path: &Path,
+        build: Option<BuildName>,
+    ) -> Result<(BuildName, Deploying), Error> {
         let builds = self.host(host)?.shared.route().builds.clone();
         let name = named(path, build)?;
-        let (path, staged) = (path.to_owned(), name.clone());
-        blocking(move || staged::stage(&builds, &path, &staged)).await?;
-        Ok(name)
+        let (path, choices) = (path.to_owned(), Arc::clone(&self.choices));
+        blocking(move || {
+            let stays = choices.deploy(builds.join(name.as_str()));
+            staged::stage(&builds, &path, &name)?;
+            Ok((name, stays))
+        })
+        .await
     }
 
     /// Says as which build `path` would be staged, and changes nothing.
@@ -295,40 +313,31 @@ impl Activator {
     }
 
     /// Removes staged builds but the newest `keep` by name, and never one that any host needs: that
-    /// runs or is about to, was healthy last, is live, is held or served before. What such a build
-    /// links to is needed too. Gives the names.
+    /// runs or is about to, is being deployed, was healthy last, is live, is held or served before.
+    /// What such a build links to is needed too. Gives the names. What is asked for meanwhile is
+    /// found before it is removed, or not at all.
     ///
     /// # Errors
     /// As [`Activator::builds`], or a build that cannot be removed.
     pub async fn prune(&self, host: &HostName, keep: usize) -> Result<Vec<BuildName>, Error> {
-        let shared = Arc::clone(&self.host(host)?.shared);
-        // Hosts may share a directory of builds.
-        let mut hosts = Vec::new();
-        for host in self.hosts.values() {
-            hosts.push((Arc::clone(&host.shared), host.captured().await?));
+        let shared = &self.host(host)?.shared;
+        loop {
+            let chosen = self.choices.chosen();
+            // Hosts may share a directory of builds.
+            let mut hosts = Vec::new();
+            for host in self.hosts.values() {
+                hosts.push((Arc::clone(&host.shared), host.captured().await?));
+            }
+            let (shared, choices) = (Arc::clone(shared), Arc::clone(&self.choices));
+            let removed = blocking(move || {
+                let remove =
+                    |deploying| remove_all_but(&shared.route().builds, keep, &hosts, deploying);
+                choices.unless_chosen_since(chosen, remove).transpose()
+            });
+            if let Some(removed) = removed.await? {
+                return Ok(removed);
+            }
         }
-        blocking(move || {
-            let mut needed = Vec::new();
-            for (host, captured) in &hosts {
-                needed.extend(needs(host, captured)?);
-            }
-            let builds = &shared.route().builds;
-            let mut removed = Vec::new();
-            for name in staged::list(builds)?.iter().rev().skip(keep) {
-                let path = builds.join(name.as_str());
-                let real = std::fs::canonicalize(&path);
-                // A link that leads nowhere is only a name.
-                let leads_to = |needed: &PathBuf| {
-                    *needed == path || real.as_ref().is_ok_and(|real| needed.starts_with(real))
-                };
-                if !needed.iter().any(leads_to) {
-                    staged::remove(builds, name)?;
-                    removed.push(name.clone());
-                }
-            }
-            Ok(removed)
-        })
-        .await
     }
 
     /// What a host is.
@@ -404,6 +413,34 @@ impl Drop for Activator {
 
 fn in_use(store: &crate::state::HostState, name: &BuildName) -> bool {
     store.ran.values().any(|ran| ran.generation.build.as_ref() == Some(name))
+}
+
+/// See [`Activator::prune`].
+fn remove_all_but(
+    builds: &Path,
+    keep: usize,
+    hosts: &[(Arc<Shared>, Vec<Staged>)],
+    deploying: Vec<PathBuf>,
+) -> Result<Vec<BuildName>, Error> {
+    let real: Vec<PathBuf> = deploying.iter().flat_map(std::fs::canonicalize).collect();
+    let mut needed = [deploying, real].concat();
+    for (host, captured) in hosts {
+        needed.extend(needs(host, captured)?);
+    }
+    let mut removed = Vec::new();
+    for name in staged::list(builds)?.iter().rev().skip(keep) {
+        let path = builds.join(name.as_str());
+        let real = std::fs::canonicalize(&path);
+        // A link that leads nowhere is only a name.
+        let leads_to = |needed: &PathBuf| {
+            *needed == path || real.as_ref().is_ok_and(|real| needed.starts_with(real))
+        };
+        if !needed.iter().any(leads_to) {
+            staged::remove(builds, name)?;
+            removed.push(name.clone());
+        }
+    }
+    Ok(removed)
 }
 
 /// What a host needs of its builds: their names' paths, what those lead to, and the executables.

@@ -7,6 +7,7 @@
 mod activator;
 pub mod backend;
 pub mod cgroup;
+mod choices;
 pub mod config;
 mod descriptor;
 mod error;

@@ -22,6 +22,7 @@ use self::backoff::Backoff;
 pub(crate) use self::processes::exit_of;
 pub use self::status::{GenerationStatus, HostStatus};
 use crate::backend::{Backend, Generations, Proc, StartError};
+use crate::choices::Choices;
 use crate::error::{BoxError, Error, Kind};
 use crate::gate::Context;
 use crate::generation::Gen;
@@ -110,6 +111,7 @@ pub(crate) struct Shared {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) lease: Arc<Lease>,
     pub(crate) directory: HostDirectory,
+    choices: Arc<Choices>,
     store: Mutex<HostState>,
     /// What is in `store` could not be saved.
     unsaved: AtomicBool,
@@ -270,6 +272,7 @@ impl Host {
         settings: Settings,
         backend: Arc<dyn Backend>,
         lease: Arc<Lease>,
+        choices: Arc<Choices>,
         steps: broadcast::Sender<Step>,
     ) -> Result<Host, Error> {
         let directory = HostDirectory::open(lease.path(), &settings.route.host)?;
@@ -281,6 +284,7 @@ impl Host {
             backend,
             lease,
             directory,
+            choices,
             store: Mutex::new(state),
             unsaved: AtomicBool::new(false),
             current: Mutex::new(None),

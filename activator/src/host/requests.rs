@@ -88,7 +88,10 @@ impl Actor {
         let good = self.swap.record().good.clone();
         blocking(move || {
             let route = shared.route();
-            let capture = |name: &BuildName| staged::capture(&route.builds, name, &route.tier);
+            let capture = |name: &BuildName| {
+                shared.choices.choose();
+                staged::capture(&route.builds, name, &route.tier)
+            };
             let host = &route.host;
             let held = shared.store().hold.clone();
             let name = current.as_ref().map(|build| &build.name);
