@@ -12,6 +12,7 @@ use tokio::sync::broadcast;
 use crate::backend::{Backend, SplitBackend};
 use crate::cgroup::{Delegation, Setting};
 use crate::choices::{Choices, Deploying};
+use crate::claims;
 use crate::config::{CgroupSetting, Config, HostConfig};
 use crate::error::{Error, Kind};
 use crate::exec::{ExecBackend, Purge};
@@ -19,7 +20,6 @@ use crate::fence::WriteFence;
 use crate::gate::Context;
 use crate::health::{Launched, MarksRoot};
 use crate::host::{Answer, Ask, Host, HostStatus, Restart, Settings, Shared, Step, blocking};
-use crate::layout;
 use crate::name::{BuildName, GenerationNumber, HostName};
 use crate::route::Route;
 use crate::staged::{self, Staged};
@@ -110,11 +110,12 @@ impl Activator {
         };
         let mut settings: Vec<Settings> =
             config.host.iter().map(|(name, host)| settings(name, host)).collect();
+        let commands = config.activator.socket();
         let (lease, marks, delegation, settings) = blocking(move || {
             let lease = Lease::take(&state)?;
             let marks = MarksRoot::of(&state)?;
             let delegation = Delegation::find(&setting)?;
-            mark_conflicts(&mut settings);
+            mark_conflicts(&mut settings, &commands);
             forget_old_marks(&marks, &lease)?;
             Ok((Arc::new(lease), marks, delegation, settings))
         })
@@ -480,9 +481,9 @@ fn settings(name: &HostName, host: &HostConfig) -> Settings {
     }
 }
 
-fn mark_conflicts(settings: &mut [Settings]) {
+fn mark_conflicts(settings: &mut [Settings], commands: &Path) {
     let routes: Vec<&Route> = settings.iter().map(|settings| &settings.route).collect();
-    let found: Vec<(HostName, String)> = layout::conflicts(&routes)
+    let found: Vec<(HostName, String)> = claims::conflicts(&routes, commands)
         .into_iter()
         .map(|(route, reason)| (route.host.clone(), reason))
         .collect();

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tickmark_activator::config::{CgroupSetting, Config};
 use tickmark_activator::layout::{self, Layout};
-use tickmark_activator::{Route, staged};
+use tickmark_activator::{Route, claims, staged};
 
 use crate::command::USAGE;
 use crate::daemon::Failure;
@@ -16,9 +16,10 @@ use crate::daemon::Failure;
 /// A mistake in it, or hosts that can never start.
 pub(crate) fn check(file: &Path) -> Result<u8, Failure> {
     let config = Config::read(file).map_err(|error| (USAGE, error.to_string()))?;
+    let commands = config.activator.socket();
     let mut lines = vec![
         format!("state    {}", config.activator.state.display()),
-        format!("socket   {}", config.activator.socket().display()),
+        format!("socket   {}", commands.display()),
         format!(
             "cgroup   {}",
             match &config.activator.cgroup {
@@ -30,7 +31,7 @@ pub(crate) fn check(file: &Path) -> Result<u8, Failure> {
         ),
     ];
     let routes: Vec<Route> = config.host.iter().map(|(name, host)| host.route(name)).collect();
-    let conflicts = layout::conflicts(&routes.iter().collect::<Vec<_>>());
+    let conflicts = claims::conflicts(&routes.iter().collect::<Vec<_>>(), &commands);
     for route in &routes {
         let found = layout::for_generations(layout::classify(route, None), route);
         let builds = staged::list(&route.builds).map_err(|error| (USAGE, error.to_string()))?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -306,11 +307,17 @@ impl Config {
         let absolute = |path: &Path| {
             (!is_absolute_path(path)).then(|| format!("{path:?} is not an absolute path"))
         };
+        // What is appended to it must be so to its last component.
+        let named = |path: &Path| {
+            let name = path.file_name().map(OsStrExt::as_bytes);
+            let last = name.is_some_and(|name| path.as_os_str().as_bytes().ends_with(name));
+            (!last).then(|| format!("{path:?} does not end in a file's name"))
+        };
         let bindable = |path: &Path| {
             let length = path.as_os_str().len();
             let long =
                 || format!("{length} bytes, and a socket's path has {MAX_SOCKET_PATH} at most");
-            absolute(path).or_else(|| (length > MAX_SOCKET_PATH).then(long))
+            absolute(path).or_else(|| (length > MAX_SOCKET_PATH).then(long)).or_else(|| named(path))
         };
         let commands = self.activator.socket();
         let length = commands.as_os_str().len();
@@ -327,7 +334,13 @@ impl Config {
         };
         let activator = [
             ("state", absolute(&self.activator.state).or(of_state)),
-            ("socket", self.activator.socket.as_deref().and_then(absolute).or(of_socket)),
+            (
+                "socket",
+                self.activator
+                    .socket
+                    .as_deref()
+                    .and_then(|path| absolute(path).or(of_socket).or_else(|| named(path))),
+            ),
             (
                 "cgroup",
                 match &self.activator.cgroup {
@@ -508,6 +521,17 @@ mod tests {
             ("\"30s\"", "30", "F:11: host.orders.start_deadline: invalid type: integer"),
             ("\"overlap\"", "\"overlay\"", "F:9: host.orders.swap: unknown variant `overlay`"),
             ("\"auto\"", "\"automatic\"", "F:5: activator.cgroup: \"automatic\" is neither"),
+            (
+                "orders.sock",
+                "orders.sock/",
+                "F:7: host.orders.socket: \"/run/tickmark/orders.sock/\" does",
+            ),
+            (
+                "/run/tickmark/orders.sock",
+                "/run/..",
+                "F:7: host.orders.socket: \"/run/..\" does not",
+            ),
+            ("activator.sock", "activator.sock/.", "F:4: activator.socket: "),
             ("[host.orders]", "[host.\"a/b\"]", "F:6: host.\"a/b\": "),
             ("[activator]", "[activation]", "unknown field `activation`"),
             ("slots = 1", "slots 1", "F:10: host.orders.swap: "),

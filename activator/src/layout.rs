@@ -13,7 +13,7 @@ use crate::route::Route;
 pub const MAX_SOCKET_PATH: usize = 107;
 
 /// What is appended to a socket's path for its control socket.
-const CONTROL: &str = ".control";
+pub(crate) const CONTROL: &str = ".control";
 
 /// How a host's sockets lie.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,44 +153,6 @@ fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(text)
 }
 
-/// For each row, why it is in conflict with another: both claim one path, or one's canonical path
-/// is where the other's generations go.
-#[must_use]
-pub fn conflicts<'r>(routes: &[&'r Route]) -> Vec<(&'r Route, String)> {
-    let mut found = Vec::new();
-    for (at, &one) in routes.iter().enumerate() {
-        for (other_at, &other) in routes.iter().enumerate() {
-            let (Some(mine), Some(theirs)) = (&one.socket, &other.socket) else { continue };
-            if at == other_at {
-                continue;
-            }
-            let reason = if mine == theirs {
-                format!("{} is the socket of host {} too", mine.display(), other.host)
-            } else if overlaps(theirs, mine) || overlaps(mine, theirs) {
-                format!(
-                    "{} and {} of host {} would share a generation's path",
-                    mine.display(),
-                    theirs.display(),
-                    other.host
-                )
-            } else {
-                continue;
-            };
-            found.push((one, format!("{reason}: give each host a socket of its own")));
-            break;
-        }
-    }
-    found
-}
-
-/// Whether `path` can be a generation's socket, or its control socket, of a row at `canonical`.
-fn overlaps(canonical: &Path, path: &Path) -> bool {
-    let bare = path.as_os_str().as_bytes();
-    let bare = bare.strip_suffix(CONTROL.as_bytes()).unwrap_or(bare);
-    generation_at(canonical, None, Path::new(std::ffi::OsStr::from_bytes(bare))).is_some()
-        || bare == canonical.as_os_str().as_bytes()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,19 +235,5 @@ mod tests {
         let error = no_generation_path(&conflict);
         assert!(error.is_no_generation_path());
         assert_eq!(error.to_string(), "orders: refusing to switch: host two has it");
-    }
-
-    #[test]
-    fn rows_that_claim_one_path_are_in_conflict_and_both_say_so() {
-        let name = |name| HostName::new(name).unwrap();
-        let one = Route { host: name("one"), ..route("/run/a.sock") };
-        let two = Route { host: name("two"), ..route("/run/a.sock") };
-        let three = Route { host: name("three"), ..route("/run/b.sock") };
-        let four = Route { host: name("four"), ..route("/run/b.sock.12.control") };
-        let five = Route { host: name("five"), ..route("/run/b.sock.x") };
-        let found = conflicts(&[&one, &two, &three, &four, &five]);
-        let named: Vec<_> = found.iter().map(|(route, _)| route.host.as_str()).collect();
-        assert_eq!(named, ["one", "two", "three", "four"]);
-        assert!(found[0].1.contains("host two"), "{}", found[0].1);
     }
 }

@@ -8,6 +8,7 @@ mod activator;
 pub mod backend;
 pub mod cgroup;
 mod choices;
+pub mod claims;
 pub mod config;
 mod descriptor;
 mod error;

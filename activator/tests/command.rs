@@ -400,6 +400,18 @@ fn exit_2_for_each_mistake_in_a_configuration() {
     let more = format!("[host.other]\nsocket = {:?}\nbuilds = \"/b\"\n", site.path("web.sock"));
     fs::write(&file, format!("{text}\n{more}")).unwrap();
     assert!(site.complains(2, &["check", "activator.toml"]).contains("web.sock"));
+    // By another way to it; and the daemon's own.
+    std::os::unix::fs::symlink(".", site.path("also")).unwrap();
+    for (socket, said) in [
+        ("also/web.sock", "is the socket of host web too"),
+        ("also/state/activator.sock", "is the socket for commands too"),
+    ] {
+        let more = format!("[host.other]\nsocket = {:?}\nbuilds = \"/b\"\n", site.path(socket));
+        fs::write(&file, format!("{text}\n{more}")).unwrap();
+        fs::create_dir_all(site.path("state")).unwrap();
+        let complaint = site.complains(2, &["check", "activator.toml"]);
+        assert!(complaint.contains(said), "{complaint}");
+    }
 }
 
 #[test]
@@ -728,18 +740,6 @@ fn a_pipe_is_not_staged_and_keeps_no_daemon_from_its_end() {
 }
 
 #[test]
-fn a_launch_inherits_nothing_of_the_service_managers_and_has_both_names_of_its_marks() {
-    let mut site = Site::configured("");
-    let mut daemon = site.daemon_command();
-    daemon.env("NOTIFY_SOCKET", site.path("nobody")).env("HELD", "1");
-    for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID"] {
-        daemon.env(name, "1");
-    }
-    site.daemon = Some(daemon.spawn().unwrap());
-    until("the daemon answers", || site.run(&["status"]).status.success());
-    site.deploy(0, "v1");
-    let pid = site.status("web")["generations"][0]["pids"][0].to_string();
-#[test]
 fn a_host_that_is_stopped_leaves_no_marks_directory() {
     let mut site = Site::new();
     site.deploy(0, "v1");
@@ -768,6 +768,18 @@ fn variables(pid: &str) -> BTreeMap<String, String> {
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
+#[test]
+fn a_launch_inherits_nothing_of_the_service_managers_and_has_both_names_of_its_marks() {
+    let mut site = Site::configured("");
+    let mut daemon = site.daemon_command();
+    daemon.env("NOTIFY_SOCKET", site.path("nobody")).env("HELD", "1");
+    for name in ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID"] {
+        daemon.env(name, "1");
+    }
+    site.daemon = Some(daemon.spawn().unwrap());
+    until("the daemon answers", || site.run(&["status"]).status.success());
+    site.deploy(0, "v1");
+    let pid = site.status("web")["generations"][0]["pids"][0].to_string();
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
     let environment = String::from_utf8(environment).unwrap();
     let names: Vec<&str> =

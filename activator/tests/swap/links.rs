@@ -18,6 +18,7 @@ use crate::site::{PATIENCE, Site, alive, build, host, swap, until, within};
 
 pub(crate) const ALL: &[Case] = &[
     ("a_host_in_conflict_leaves_the_link_of_the_one_that_serves", || Box::pin(conflict())),
+    ("two_spellings_of_one_canonical_path_are_in_conflict", || Box::pin(spellings())),
     ("a_second_activator_leaves_the_link_of_the_first", || Box::pin(second())),
     ("a_link_of_an_administrator_stays_and_refuses_the_switch", || Box::pin(administrators())),
     ("a_stop_removes_its_own_link_while_its_generation_still_accepts", || Box::pin(own())),
@@ -75,6 +76,34 @@ async fn conflict() {
     assert_eq!(swap(&activator, "2").await.outcome.exit(), 0);
     activator.stop(&host()).await.unwrap();
     assert!(!site.socket().is_symlink(), "its own link it removes");
+}
+
+async fn spellings() {
+    let mut site = Site::new();
+    site.stage("1", "");
+    let also = site.path().join("also");
+    symlink(".", &also).unwrap();
+    site.host += &format!(
+        "[host.two]\nsocket = {:?}\nbuilds = {:?}\n[host.three]\nsocket = {:?}\nbuilds = {:?}\n",
+        also.join(site.socket().file_name().unwrap()),
+        site.builds(),
+        also.join("state/activator.sock"),
+        site.builds(),
+    );
+    let activator = site.open().await;
+    let two = HostName::new("two").unwrap();
+    let three = HostName::new("three").unwrap();
+    for (host, said) in [
+        (&host(), "is the socket of host two too, as "),
+        (&two, "is the socket of host orders too, as "),
+        (&three, "is the socket for commands too, as "),
+    ] {
+        let answer = activator.swap(host, build("1"), within(20)).await.unwrap();
+        assert_eq!(answer.outcome, Outcome::NothingServes { why: Why::Denied }, "{answer:?}");
+        let error = answer.error.unwrap().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    assert!(alive(&site).is_empty() && !site.socket().is_symlink());
 }
 
 async fn second() {
