@@ -70,13 +70,7 @@ pub fn capture(builds: &Path, name: &BuildName, tier: &Limit) -> Result<Staged, 
     };
     let manifest = manifest_of(builds, name, found.is_dir())?;
     let program = program_of(path, found.is_dir(), &manifest)?;
-    let stat = fs::metadata(&program).doing(|| format!("look at {}", program.display()))?;
-    if !stat.is_file() || stat.permissions().mode() & 0o111 == 0 {
-        return Err(Error::new(
-            Kind::Usage,
-            format!("{} is not an executable file: chmod +x it", program.display()),
-        ));
-    }
+    let stat = executable(&program)?;
     Ok(Staged {
         name: name.clone(),
         digest: digest(&program, &stat)?,
@@ -93,7 +87,18 @@ fn program_of(build: PathBuf, directory: bool, manifest: &Manifest) -> Result<Pa
         None if directory => build.join(PROGRAM),
         _ => build,
     };
-    fs::canonicalize(&program).doing(|| format!("find {}", program.display()))
+    fs::canonicalize(&program).doing(|| format!("find the program {}", program.display()))
+}
+
+fn executable(program: &Path) -> Result<fs::Metadata, Error> {
+    let stat = fs::metadata(program).doing(|| format!("look at {}", program.display()))?;
+    if !stat.is_file() || stat.permissions().mode() & 0o111 == 0 {
+        return Err(Error::new(
+            Kind::Usage,
+            format!("{} is not an executable file: chmod +x it", program.display()),
+        ));
+    }
+    Ok(stat)
 }
 
 /// What a build needs of a directory of builds, as far as it is there: what its name leads to, and
@@ -121,7 +126,10 @@ fn manifest_of(builds: &Path, name: &BuildName, directory: bool) -> Result<Manif
     } else {
         builds.join(format!("{name}.toml"))
     };
-    let path = &*path;
+    read_manifest(&path)
+}
+
+fn read_manifest(path: &Path) -> Result<Manifest, Error> {
     match open(path).and_then(io::read_to_string) {
         Ok(text) => toml::from_str(&text)
             .map_err(|error| Error::because(Kind::Usage, format!("{}", path.display()), error)),
@@ -176,7 +184,7 @@ pub(crate) fn digest(path: &Path, stat: &fs::Metadata) -> Result<String, Error> 
 ///
 /// # Errors
 /// A build of that name with other content; something that is neither file, directory nor symlink;
-/// or what copying gives.
+/// nothing in it that could be run; or what copying gives.
 pub fn stage(builds: &Path, source: &Path, name: &BuildName) -> Result<(), Error> {
     fs::create_dir_all(builds).doing(|| format!("make {}", builds.display()))?;
     remove_cut_off(builds);
@@ -295,19 +303,14 @@ fn is_staging(name: &OsStr) -> bool {
 /// Says whether [`stage`] would take `source` as `name`, and changes nothing.
 ///
 /// # Errors
-/// Those of [`stage`], and those of [`capture`] as far as they can be known before.
+/// Those of [`stage`], as far as they can be known before.
 pub fn rehearse(builds: &Path, source: &Path, name: &BuildName) -> Result<(), Error> {
     look_at(builds, source)?;
-    let as_build = source.parent().zip(source.file_name().and_then(|name| name.to_str()));
-    if let Some((parent, file)) = as_build
-        && let Ok(file) = BuildName::new(file)
-    {
-        capture(parent, &file, &Limit::default())?;
-    }
     is_staged(builds, source, name).map(|_| ())
 }
 
-/// What is to be staged, a link followed.
+/// What is to be staged, a link followed. It must be something that can be run: a build of that name would
+/// have to have another one once it is put right.
 fn look_at(builds: &Path, source: &Path) -> Result<fs::Metadata, Error> {
     let what = || format!("look at what is to be staged, {}", source.display());
     let found = fs::metadata(source).doing(what)?;
@@ -323,6 +326,11 @@ fn look_at(builds: &Path, source: &Path) -> Result<fs::Metadata, Error> {
             format!("{} has the builds in it: stage another directory", source.display()),
         ));
     }
+    let manifest = match found.is_dir() {
+        true => read_manifest(&source.join(MANIFEST))?,
+        false => Manifest::default(),
+    };
+    executable(&program_of(source.to_owned(), found.is_dir(), &manifest)?)?;
     Ok(found)
 }
 
@@ -621,6 +629,30 @@ mod tests {
         let path = under_way.path.clone();
         drop(under_way);
         assert!(!path.exists(), "a staging that ends leaves nothing");
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_not_staged_and_keeps_its_name_free() {
+        let directory = tempfile::tempdir().unwrap();
+        let builds = directory.path().join("builds");
+        let file = directory.path().join("file");
+        fs::write(&file, "#!/bin/sh\n").unwrap();
+        let without = directory.path().join("without");
+        fs::create_dir(&without).unwrap();
+        let mistaken = directory.path().join("mistaken");
+        tree(&mistaken, "a");
+        fs::write(mistaken.join(MANIFEST), "teir = {}\n").unwrap();
+        for (source, said) in [(&file, "chmod +x"), (&without, "without/run"), (&mistaken, "teir")]
+        {
+            for tried in [stage, rehearse] {
+                let refused = tried(&builds, source, &build("1")).unwrap_err().to_string();
+                let source = source.to_str().unwrap();
+                assert!(refused.contains(said) && refused.contains(source), "{refused}");
+            }
+        }
+        script(&file, "#!/bin/sh\n");
+        stage(&builds, &file, &build("1")).unwrap();
+        assert_eq!(fs::read_dir(&builds).unwrap().count(), 1);
     }
 
     #[test]
