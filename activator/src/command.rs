@@ -221,6 +221,11 @@ fn request(command: Command) -> Option<Result<(Request, Show), String>> {
                 Ok(path) => path,
                 Err(error) => return Some(Err(format!("{}: {error}", path.display()))),
             };
+            // A request is JSON.
+            if path.to_str().is_none() {
+                let why = format!("{path:?} is not UTF-8: rename it, or give a link to it");
+                return Some(Err(why));
+            }
             answer(Request::Deploy { host, path, build, deadline_ms: patience.ms(), dry_run })
         }
         Command::Swap { host, build, patience } => {

@@ -1,6 +1,8 @@
 //! The configuration file: its words, their units and defaults. Unknown words are errors.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,12 @@ use crate::route::{Backing, Route};
 /// The longest path of the socket for commands: it is bound as a sibling that ends in `.` and the
 /// daemon's process id (at most 4194304, proc_sys_kernel(5)), and moved into place.
 const MAX_COMMAND_SOCKET_PATH: usize = MAX_SOCKET_PATH - ".4194304".len();
+
+/// The longest file that is read, in bytes.
+const LONGEST_FILE: u64 = 1 << 20;
+
+/// The longest duration: a clock that it is added to does not run over.
+const LONGEST_SPAN: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// The whole file.
 #[derive(Debug, Clone, Deserialize)]
@@ -170,9 +178,11 @@ pub struct Span(pub Duration);
 impl TryFrom<String> for Span {
     type Error = String;
     fn try_from(text: String) -> Result<Span, String> {
-        humantime::parse_duration(&text)
-            .map(Span)
-            .map_err(|error| format!("{text:?} is not a duration such as \"30s\": {error}"))
+        match humantime::parse_duration(&text) {
+            Ok(span) if span > LONGEST_SPAN => Err(format!("{text:?} is longer than 100 years")),
+            Ok(span) => Ok(Span(span)),
+            Err(error) => Err(format!("{text:?} is not a duration such as \"30s\": {error}")),
+        }
     }
 }
 
@@ -263,8 +273,16 @@ impl Config {
     /// Names the file, the line, the key, what is wrong with it and what to do.
     pub fn read(path: &Path) -> Result<Config, Error> {
         let file = path.display().to_string();
-        match std::fs::read_to_string(path) {
-            Ok(text) => Config::of(&text, &file),
+        let mut text = String::new();
+        let read = File::open(path).and_then(|open| {
+            // One that has no end, too.
+            match open.take(LONGEST_FILE + 1).read_to_string(&mut text)? as u64 {
+                0..=LONGEST_FILE => Ok(()),
+                _ => Err(io::Error::other(format!("it has more than {LONGEST_FILE} bytes"))),
+            }
+        });
+        match read {
+            Ok(()) => Config::of(&text, &file),
             Err(error) => {
                 let why = format!("cannot read {file}: {error}; give another with --config");
                 Err(Error::new(Kind::Usage, why))
@@ -354,7 +372,19 @@ impl Config {
         let hosts = self.host.iter().flat_map(|(name, host)| {
             let table = format!("host.{name}");
             let restart = &host.restart;
+            let passed = |args: &[String]| {
+                let bad = args.iter().find(|argument| argument.contains('\0'));
+                bad.map(|argument| format!("{argument:?} has a NUL in it"))
+            };
+            let variable = |(name, value): (&String, &String)| {
+                let bad = name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
+                bad.then(|| format!("{name:?} has no name, a \"=\" in it, or a NUL in its value"))
+            };
+            let sidecar = host.sidecar.as_ref().map(|sidecar| &*sidecar.args);
             let found = [
+                ("args", passed(&host.args)),
+                ("env", host.env.iter().find_map(variable)),
+                ("sidecar", sidecar.and_then(passed)),
                 ("builds", absolute(&host.builds)),
                 ("socket", host.socket.as_deref().and_then(bindable)),
                 ("directory", host.directory.as_deref().and_then(absolute)),
@@ -518,6 +548,12 @@ mod tests {
                 "\"thirty\"",
                 "F:11: host.orders.start_deadline: \"thirty\" is not a duration",
             ),
+            ("\"30s\"", "\"101y\"", "F:11: host.orders.start_deadline: \"101y\" is longer than"),
+            ("[\"sidecar\"]", "[\"a\\u0000\"]", "F:16: host.orders.sidecar: \"a\\0\" has a NUL"),
+            ("slots = 1", "args = [\"\\u0000\"]", "F:10: host.orders.args: \"\\0\" has a NUL"),
+            ("slots = 1", "env = { \"A=\" = \"\" }", "F:10: host.orders.env: \"A=\" has"),
+            ("slots = 1", "env = { \"\" = \"\" }", "F:10: host.orders.env: \"\" has no"),
+            ("slots = 1", "env = { A = \"\\u0000\" }", "F:10: host.orders.env: \"A\" has"),
             ("\"30s\"", "30", "F:11: host.orders.start_deadline: invalid type: integer"),
             ("\"overlap\"", "\"overlay\"", "F:9: host.orders.swap: unknown variant `overlay`"),
             ("\"auto\"", "\"automatic\"", "F:5: activator.cgroup: \"automatic\" is neither"),

@@ -3,8 +3,10 @@
 //! Needs no root; what does says so.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -361,10 +363,18 @@ fn exit_2_where_the_command_line_or_the_configuration_is_wrong() {
         &["logs", "nobody"],
         &["--config", "/nowhere.toml", "status"],
         &["check", "/nowhere.toml"],
+        // It has no end.
+        &["check", "/dev/zero"],
     ] {
         let said = site.complains(2, wrong);
         assert!(!said.is_empty());
     }
+    let path = OsStr::from_bytes(b"/srv/\xff");
+    let out =
+        site.command().args([OsStr::new("deploy"), OsStr::new("web"), path]).output().unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("\"/srv/\\xFF\" is not UTF-8"), "{said}");
     let said = site.complains(2, &["status", "nobody"]);
     assert!(said.contains("nobody") && said.contains("web"), "names what there is: {said}");
 }
