@@ -55,8 +55,16 @@ pub(crate) struct Done {
 }
 
 impl Done {
+    pub(crate) fn until(self, later: Instant) -> Took {
+        self.until_between(later, later)
+    }
+
     pub(crate) fn until_event(self, event: &Event) -> Took {
         let (earliest, latest) = event.happened;
+        self.until_between(earliest, latest)
+    }
+
+    fn until_between(self, earliest: Instant, latest: Instant) -> Took {
         Took {
             at_least: earliest.saturating_duration_since(self.ended),
             at_most: latest.saturating_duration_since(self.began),
@@ -190,14 +198,23 @@ impl<'a> Case<'a> {
     /// Makes it and waits until its one pod has started, as the kubelet sees it.
     pub(crate) fn start(&self, plan: &Plan) -> Result<Pod, Stop> {
         let mut pod = self.begin(plan)?;
+        self.started(&mut pod)?;
+        Ok(pod)
+    }
+
+    /// Waits until the kubelet takes the worker for started, and returns when word of it came.
+    pub(crate) fn started(&self, pod: &mut Pod) -> Result<Instant, Stop> {
         self.step("waits until the worker has started");
         let limit = pod.clock.startup_kill().at_most + PATIENCE;
-        self.until("the worker never started", limit, |seen| {
-            seen.pod(&pod.name)?.container(WORKER)?.started.then_some(())
-        })
-        .map_err(|stop| self.with_log(stop, &pod.name))?;
+        let started = self
+            .until("the worker never started", limit, |seen| {
+                let mut history = seen.history(&pod.name);
+                let first = history.find(|pod| pod.container(WORKER).is_some_and(|it| it.started));
+                first.map(|pod| pod.at)
+            })
+            .map_err(|stop| self.with_log(stop, &pod.name))?;
         pod.calls = self.calls(&pod.name)?;
-        Ok(pod)
+        Ok(started)
     }
 
     /// What calls of the probe add now, on this machine with all else that it does: one is measured.
@@ -210,6 +227,11 @@ impl<'a> Case<'a> {
     /// Makes it and waits until its one pod has a running container.
     pub(crate) fn begin(&self, plan: &Plan) -> Result<Pod, Stop> {
         self.apply(plan)?;
+        self.runs(plan)
+    }
+
+    /// Waits until the one pod has a running container.
+    pub(crate) fn runs(&self, plan: &Plan) -> Result<Pod, Stop> {
         self.step("waits for its pod");
         let name = self.until("the pod never ran", PATIENCE, |seen| {
             let pods = seen.latest(&plan.app);

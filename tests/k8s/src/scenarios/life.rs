@@ -1,39 +1,51 @@
 //! 1 and 2: a worker that is well is left alone, and one that hangs is not.
 
-use crate::answer::{Report, Stop, Took, Window, seconds};
-use crate::stage::{Case, PROBE, WORKER};
+use std::time::{Duration, Instant};
+
+use crate::answer::{Report, Stop, Window, seconds};
+use crate::clock::Clock;
+use crate::stage::{Case, Done, PATIENCE, PROBE};
 
 pub(super) const HEALTHY: &str = "1 process(es) healthy";
 
 pub(super) fn comes_up(case: &Case<'_>) -> Result<Report, Stop> {
     let mut report = Report::default();
     let broker = case.broker()?;
-    let pod = case.start(&case.lapin(broker, "")?)?;
-    let took = {
-        let seen = case.stage.watch.seen();
-        let first = |is: fn(&crate::watch::Container) -> bool| {
-            let mut history = seen.history(&pod.name);
-            history.find(|pod| pod.container(WORKER).is_some_and(is)).map(|pod| pod.at)
-        };
-        match (first(|worker| worker.running), first(|worker| worker.started)) {
-            (Some(running), Some(started)) => started.saturating_duration_since(running),
-            _ => return Err(Stop::failed("the pod's start was not seen")),
-        }
+    let host = case.virtual_host();
+    let consumers = || {
+        let queues = ["demo-0", "demo-1"].map(|queue| broker.consumers(&host, queue));
+        let [first, second] = queues.map(|count| count.map(Option::unwrap_or_default));
+        Ok::<u32, Stop>(first? + second?)
     };
-    let at_most = pod.clock.start();
+    let plan = case.lapin(broker, "")?;
+    case.apply(&plan)?;
+    // How long a container and a connection take is the machine's. What was applied follows from here.
+    case.step("waits for its consumers");
+    let limit = Clock::of(&plan.object)?.startup_kill().at_most + PATIENCE;
+    let begun = Instant::now();
+    let mut asked = begun;
+    let subscribed = loop {
+        let before = std::mem::replace(&mut asked, Instant::now());
+        if consumers()? == 2 {
+            break Done { began: before, ended: Instant::now() };
+        }
+        if begun.elapsed() > limit {
+            return Err(Stop::failed("its consumers never came"));
+        }
+        case.pause(Duration::from_millis(20))?;
+    };
+    let mut pod = case.runs(&plan)?;
+    let started = case.started(&mut pod)?;
     report.within(
-        "container runs → startup probe passed",
-        Window { at_least: std::time::Duration::ZERO, at_most },
-        Took { at_least: took, at_most: took },
+        "both queues consumed → startup probe passed",
+        Window { at_least: Duration::ZERO, at_most: pod.clock.start() },
+        subscribed.until(started),
         pod.calls,
     );
     let said = case.exec(&pod.name, &[PROBE])?;
     report.is("the probe's line", HEALTHY, &said.out);
     report.is("its exit status", 0, said.status.unwrap_or(-1));
-    let host = case.virtual_host();
-    let consumers = ["demo-0", "demo-1"].map(|queue| broker.consumers(&host, queue));
-    let [first, second] = consumers.map(|count| count.map(Option::unwrap_or_default));
-    report.is("consumers on the broker", 2, first? + second?);
+    report.is("consumers on the broker", 2, consumers()?);
     // As long as it would take to be restarted.
     let while_well = pod.clock.kill().at_most;
     case.step("stays well");
@@ -74,7 +86,7 @@ pub(super) fn stale(
     case: &Case<'_>,
     pod: &crate::stage::Pod,
     slot: u32,
-    after: std::time::Instant,
+    after: Instant,
     report: &mut Report,
 ) {
     if case.stage.probe.is_served {
@@ -91,6 +103,6 @@ pub(super) fn stale(
 }
 
 /// A line of what took how long, where nothing bounds it.
-pub(super) fn told(report: &mut Report, what: &str, time: std::time::Duration) {
+pub(super) fn told(report: &mut Report, what: &str, time: Duration) {
     report.add(what, "told only", seconds(time), true);
 }
