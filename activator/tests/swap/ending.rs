@@ -7,20 +7,20 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tickmark_activator::backend::{
-    Backend, EmptyHost, Generations, Gone, KillHost, Proc, Sidecars, Start, StartError,
+    Backend, Generations as _, Gone, Proc, Sidecars, Start, StartError,
 };
 use tickmark_activator::cgroup::{Delegation, Limit, Setting, Unproven};
 use tickmark_activator::exec::{ExecBackend, NestedControl, StagedExe};
 use tickmark_activator::gate::Gate;
 use tickmark_activator::health::MarksRoot;
-use tickmark_activator::layout::{Layout, Sockets};
 use tickmark_activator::process::Process;
 use tickmark_activator::state::Ran;
 use tickmark_activator::swap::Outcome;
 use tickmark_activator::{BoxError, Error, Gen, GenerationNumber, HostName, LeafName, Route};
 
 use crate::basics::Case;
-use crate::site::{Site, alive, host, swap, until};
+use crate::outside::OtherSidecars;
+use crate::site::{SIDECAR, Site, alive, host, kill, swap};
 
 pub(crate) const ALL: &[Case] = &[
     ("what_was_started_without_a_cgroup_is_killed_where_there_are_cgroups_now", || {
@@ -151,33 +151,6 @@ fn nested() {
 /// As before Linux 5.14: a sidecar's cgroup cannot be killed, not even an empty one.
 struct WithoutKill(Arc<dyn Backend>);
 
-impl Backend for WithoutKill {
-    fn layout(&self, route: &Route) -> Layout {
-        self.0.layout(route)
-    }
-    fn gen_layout(&self, route: &Route) -> Layout {
-        self.0.gen_layout(route)
-    }
-    fn gen_paths(&self, route: &Route, number: GenerationNumber) -> Option<Sockets> {
-        self.0.gen_paths(route, number)
-    }
-    fn fence(&self, host: &HostName, reason: Option<&str>) {
-        self.0.fence(host, reason);
-    }
-    fn generations(&self) -> Option<&dyn Generations> {
-        self.0.generations()
-    }
-    fn kill(&self) -> Option<&dyn KillHost> {
-        self.0.kill()
-    }
-    fn empty(&self) -> Option<&dyn EmptyHost> {
-        self.0.empty()
-    }
-    fn sidecars(&self) -> Option<&dyn Sidecars> {
-        Some(self)
-    }
-}
-
 impl Sidecars for WithoutKill {
     fn start_sidecar_gen(&self, start: &Start<'_>, generation: &Gen) -> Result<Proc, StartError> {
         self.0.sidecars().unwrap().start_sidecar_gen(start, generation)
@@ -192,21 +165,21 @@ impl Sidecars for WithoutKill {
 
 async fn sidecar_without_kill() {
     let mut site = Site::contained().unwrap_or_else(Site::new);
-    site.host = "sidecar = { args = [\"sidecar\"] }\nrestart = { min = \"20ms\" }\n".to_owned();
+    site.host = SIDECAR.to_owned();
     site.stage("1", "");
     site.stage("2", "");
-    let activator = site.open_wrapped(|inner| Arc::new(WithoutKill(inner))).await;
+    let activator = site
+        .open_wrapped(|inner| {
+            let sidecars = WithoutKill(Arc::clone(&inner));
+            OtherSidecars::around(inner, sidecars)
+        })
+        .await;
     assert_eq!(swap(&activator, "1").await.outcome.exit(), 0);
-    let note = site.path().join("sidecar");
-    let said = || std::fs::read_to_string(&note).unwrap_or_default();
-    until("the sidecar runs", || said().starts_with("1 1 ")).await;
-    let first = said();
-    let pid = first.split(' ').nth(2).unwrap().trim().parse().unwrap();
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    until("the sidecar runs again", || said().starts_with("1 1 ") && said() != first).await;
+    let first = site.until_sidecar("1 1", None).await;
+    kill(first);
+    site.until_sidecar("1 1", Some(first)).await;
     assert_eq!(swap(&activator, "2").await.outcome.exit(), 0);
-    until("the sidecar is the new build's", || said().starts_with("2 2 ")).await;
+    site.until_sidecar("2 2", None).await;
     assert_eq!(activator.stop(&host()).await.unwrap().outcome, Outcome::Stopped);
     assert!(alive(&site).is_empty());
 }

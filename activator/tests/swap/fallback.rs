@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
 use tickmark_activator::gate::{Context, Ended};
 use tickmark_activator::swap::{Outcome, Why};
 use tickmark_activator::{Activator, Options};
@@ -13,7 +12,7 @@ use tickmark_activator::{Activator, Options};
 use crate::basics::Case;
 use crate::client::ask;
 use crate::outside::Watched;
-use crate::site::{PATIENCE, Site, alive, build, host, swap, until, within};
+use crate::site::{PATIENCE, Site, alive, build, host, kill, swap, until, until_state, within};
 
 pub(crate) const ALL: &[Case] = &[
     ("a_drain_longer_than_the_start_deadline_refuses_no_build", || Box::pin(drains_first())),
@@ -153,7 +152,7 @@ async fn woken() {
     // What it needs is away when it is started again.
     std::fs::write(&away, "").unwrap();
     let [pid] = alive(&site)[..] else { panic!("one alone runs") };
-    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
+    kill(pid);
     until("it is tried again and again", || {
         std::fs::read_to_string(&tries).is_ok_and(|tries| tries.lines().count() >= 3)
     })
@@ -199,16 +198,4 @@ async fn cut_short() {
     assert!(!site.path().join("trace").exists());
     assert_eq!(ask(&site.socket(), 1).unwrap().build, "1");
     next.stop(&host()).await.unwrap();
-}
-
-async fn until_state(activator: &Activator, state: &str) {
-    let begun = Instant::now();
-    loop {
-        let status = activator.status(&host()).await.unwrap();
-        if status.state == state {
-            return;
-        }
-        assert!(begun.elapsed() < PATIENCE, "never {state}: {status:?}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }

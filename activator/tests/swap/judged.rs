@@ -10,7 +10,7 @@ use tickmark_activator::{Activator, Step};
 use tokio::sync::broadcast::Receiver;
 
 use crate::basics::Case;
-use crate::site::{Site, alive, host, swap, until, within};
+use crate::site::{Site, alive, host, kill, swap, until, within};
 
 pub(crate) const ALL: &[Case] = &[
     ("a_slot_that_starts_again_has_its_start_deadline", || Box::pin(slow_again())),
@@ -22,11 +22,6 @@ pub(crate) const ALL: &[Case] = &[
         Box::pin(runs_on(Refusal::Live))
     }),
 ];
-
-fn kill(pid: u32) {
-    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-}
 
 /// By the marks of the launch that its environment names.
 fn is_healthy(pid: u32) -> bool {
@@ -46,7 +41,7 @@ fn is_healthy(pid: u32) -> bool {
 }
 
 /// When each step with these words came.
-fn said(steps: &mut Receiver<Step>, words: &str, times: &mut Vec<SystemTime>) {
+pub(crate) fn said(steps: &mut Receiver<Step>, words: &str, times: &mut Vec<SystemTime>) {
     while let Ok(step) = steps.try_recv() {
         if step.text.contains(words) {
             times.push(step.at);
@@ -141,15 +136,10 @@ async fn runs_on(refusal: Refusal) {
         let woken = activator.wake(&host(), within(20)).await.unwrap();
         assert_eq!(woken.outcome.exit(), 0, "{woken:?}");
     }
-    let live = site.state().join("hosts/orders/live");
-    let point_at = |build: &str| {
-        std::fs::remove_file(&live).unwrap();
-        std::os::unix::fs::symlink(site.builds().join(build), &live).unwrap();
-    };
     let mut steps = activator.steps();
     match refusal {
         Refusal::Fence => activator.fence(&host(), Some("moved".to_owned())).await.unwrap(),
-        Refusal::Live => point_at("2"),
+        Refusal::Live => site.point_live_at("2"),
     }
     let running = alive(&site);
     assert_eq!(running.len(), 2);
@@ -162,7 +152,7 @@ async fn runs_on(refusal: Refusal) {
     assert_eq!(alive(&site), running, "what runs goes on");
     match refusal {
         Refusal::Fence => activator.fence(&host(), None).await.unwrap(),
-        Refusal::Live => point_at("1"),
+        Refusal::Live => site.point_live_at("1"),
     }
     until("it is restarted", || {
         let now = alive(&site);

@@ -56,6 +56,45 @@ impl Watched {
     }
 }
 
+/// A backend around the real one whose sidecars are another's.
+pub(crate) struct OtherSidecars<S> {
+    inner: Arc<dyn Backend>,
+    sidecars: S,
+}
+
+impl<S: Sidecars + 'static> OtherSidecars<S> {
+    pub(crate) fn around(inner: Arc<dyn Backend>, sidecars: S) -> Arc<dyn Backend> {
+        Arc::new(OtherSidecars { inner, sidecars })
+    }
+}
+
+impl<S: Sidecars> Backend for OtherSidecars<S> {
+    fn layout(&self, route: &Route) -> Layout {
+        self.inner.layout(route)
+    }
+    fn gen_layout(&self, route: &Route) -> Layout {
+        self.inner.gen_layout(route)
+    }
+    fn gen_paths(&self, route: &Route, number: GenerationNumber) -> Option<Sockets> {
+        self.inner.gen_paths(route, number)
+    }
+    fn fence(&self, host: &HostName, reason: Option<&str>) {
+        self.inner.fence(host, reason);
+    }
+    fn generations(&self) -> Option<&dyn Generations> {
+        self.inner.generations()
+    }
+    fn kill(&self) -> Option<&dyn KillHost> {
+        self.inner.kill()
+    }
+    fn empty(&self) -> Option<&dyn EmptyHost> {
+        self.inner.empty()
+    }
+    fn sidecars(&self) -> Option<&dyn Sidecars> {
+        Some(&self.sidecars)
+    }
+}
+
 impl Backend for Watched {
     fn layout(&self, route: &Route) -> Layout {
         self.inner.layout(route)

@@ -12,7 +12,7 @@ use tickmark_activator::{Activator, HostStatus};
 
 use crate::basics::Case;
 use crate::outside::Watched;
-use crate::site::{PATIENCE, Site, alive, host, swap, until};
+use crate::site::{PATIENCE, Site, alive, host, kill, swap, until, until_state};
 
 pub(crate) const ALL: &[Case] = &[
     ("a_fence_waits_for_the_go_of_a_slot_and_revokes_the_next", || {
@@ -75,31 +75,27 @@ async fn pids(activator: &Activator, what: What) -> Vec<u32> {
 }
 
 /// Until all run, and none of them is `not`.
-async fn until_all_run(activator: &Activator, what: What, not: Option<u32>) -> Vec<u32> {
+async fn until_all_run(
+    site: &Site,
+    activator: &Activator,
+    what: What,
+    not: Option<u32>,
+) -> Vec<u32> {
     let count = if what == What::Slot { 2 } else { 1 };
     let begun = Instant::now();
     loop {
         let pids = pids(activator, what).await;
-        let run = pids.iter().all(|pid| PathBuf::from(format!("/proc/{pid}/exe")).exists());
+        let run = match what {
+            What::Slot => pids.iter().all(|pid| PathBuf::from(format!("/proc/{pid}/exe")).exists()),
+            // It is told of from before its go on.
+            What::Sidecar => site.sidecar().is_some_and(|(_, pid)| pids == [pid]),
+        };
         if pids.len() == count && run && not.is_none_or(|not| !pids.contains(&not)) {
             return pids;
         }
         assert!(begun.elapsed() < PATIENCE, "{pids:?}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-}
-
-async fn until_disowned(activator: &Activator) {
-    let begun = Instant::now();
-    while status(activator).await.state != "disowned" {
-        assert!(begun.elapsed() < PATIENCE, "the lost lease is not noticed");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
-
-fn kill(pid: u32) {
-    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }
 
 /// What has passed its gate twice goes before the revocation returns; then nothing does.
@@ -120,7 +116,7 @@ async fn waits_for_the_go(what: What, by: By) {
         })
         .await;
     assert_eq!(swap(&activator, "1").await.outcome.exit(), 0);
-    let first = until_all_run(&activator, what, None).await[0];
+    let first = until_all_run(&site, &activator, what, None).await[0];
 
     let runtime = tokio::runtime::Handle::current();
     let (report, reported) = mpsc::channel();
@@ -161,17 +157,17 @@ async fn waits_for_the_go(what: What, by: By) {
     let Some(activator) = revoked.unwrap() else {
         // Closed: what went is the next activator's.
         let next = site.open().await;
-        until_all_run(&next, what, Some(first)).await;
+        until_all_run(&site, &next, what, Some(first)).await;
         assert_eq!(next.stop(&host()).await.unwrap().outcome, Outcome::Stopped);
         assert!(alive(&site).is_empty());
         return;
     };
-    let second = until_all_run(&activator, what, Some(first)).await[0];
+    let second = until_all_run(&site, &activator, what, Some(first)).await[0];
     kill(second);
     until("it has ended", || !alive(&site).contains(&second)).await;
     let fenced = alive(&site);
     activator.fence(&host(), None).await.unwrap();
-    until_all_run(&activator, what, Some(second)).await;
+    until_all_run(&site, &activator, what, Some(second)).await;
     assert!(alive(&site).len() > fenced.len(), "it ran under the fence");
     assert_eq!(activator.stop(&host()).await.unwrap().outcome, Outcome::Stopped);
     assert!(alive(&site).is_empty());
@@ -192,14 +188,14 @@ async fn taken_over(site: &Site, what: What) -> ([Activator; 2], [Said; 2]) {
     };
     let one = watched(&said[0]).await;
     assert_eq!(swap(&one, "1").await.outcome.exit(), 0);
-    until_all_run(&one, what, None).await;
+    until_all_run(site, &one, what, None).await;
     let (state, away) = (site.state(), site.state().with_extension("away"));
     std::fs::rename(&state, &away).unwrap();
     said[0].lock().unwrap().clear();
     let copied = Command::new("cp").arg("-a").args([&away, &state]).status().unwrap();
     assert!(copied.success());
     let two = watched(&said[1]).await;
-    until_all_run(&two, what, None).await;
+    until_all_run(site, &two, what, None).await;
     ([one, two], said)
 }
 
@@ -209,9 +205,9 @@ async fn anothers_sidecar() {
     for (number, build) in [(2, "2"), (3, "3")] {
         let old = pids(&two, What::Sidecar).await.first().copied();
         assert_eq!(swap(&two, build).await.outcome.exit(), 0);
-        until_all_run(&two, What::Sidecar, old).await;
+        until_all_run(&site, &two, What::Sidecar, old).await;
         if number == 2 {
-            until_disowned(&one).await;
+            until_state(&one, "disowned").await;
         }
     }
     assert_eq!(two.stop(&host()).await.unwrap().outcome, Outcome::Stopped);
@@ -230,9 +226,9 @@ async fn anothers_slot() {
     for round in 0..4 {
         let old = pids(&two, What::Slot).await[round % 2];
         kill(old);
-        until_all_run(&two, What::Slot, Some(old)).await;
+        until_all_run(&site, &two, What::Slot, Some(old)).await;
         if round == 1 {
-            until_disowned(&one).await;
+            until_state(&one, "disowned").await;
         }
     }
     assert_eq!(count(&after, "start "), 4, "a slot was killed by another: {after:?}");

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tempfile::TempDir;
 use tickmark_activator::backend::Backend;
 use tickmark_activator::config::Config;
@@ -17,6 +18,10 @@ use tickmark_activator::{Activator, Answer, BuildName, Hooks, HostName, Options}
 mod skipping;
 
 pub(crate) use skipping::skip;
+
+/// A host's lines that give it a sidecar, which leaves a note of what it is.
+pub(crate) const SIDECAR: &str =
+    "sidecar = { args = [\"sidecar\"] }\nrestart = { min = \"20ms\" }\n";
 
 /// What a busy machine may add to a step.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -128,6 +133,31 @@ impl Site {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
+    /// Points the live link at a build, as an administrator may.
+    pub(crate) fn point_live_at(&self, build: &str) {
+        let live = self.state().join("hosts/orders/live");
+        fs::remove_file(&live).unwrap();
+        std::os::unix::fs::symlink(self.builds().join(build), &live).unwrap();
+    }
+
+    /// What the last sidecar said of itself: its generation and build, and its number.
+    pub(crate) fn sidecar(&self) -> Option<(String, u32)> {
+        let note = fs::read_to_string(self.path().join("sidecar")).ok()?;
+        let (whose, pid) = note.rsplit_once(' ')?;
+        Some((whose.to_owned(), pid.parse().unwrap()))
+    }
+
+    /// Until a sidecar of this generation and build runs that is not `not`; its number.
+    pub(crate) async fn until_sidecar(&self, whose: &str, not: Option<u32>) -> u32 {
+        let mut runs = None;
+        until("the sidecar runs", || {
+            runs = self.sidecar().filter(|(of, pid)| of == whose && Some(*pid) != not);
+            runs.is_some()
+        })
+        .await;
+        runs.unwrap().1
+    }
+
     pub(crate) fn config(&self) -> Config {
         let text = self.config_text();
         Config::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
@@ -214,6 +244,38 @@ pub(crate) fn within(seconds: u64) -> Options {
 
 pub(crate) async fn swap(activator: &Activator, name: &str) -> Answer {
     activator.swap(&host(), build(name), within(20)).await.unwrap()
+}
+
+/// Until the host is in this state.
+pub(crate) async fn until_state(activator: &Activator, state: &str) {
+    let begun = Instant::now();
+    loop {
+        let status = activator.status(&host()).await.unwrap();
+        if status.state == state {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "never {state}: {status:?}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+pub(crate) fn kill(pid: u32) {
+    send(pid, Signal::KILL);
+}
+
+pub(crate) fn send(pid: u32, signal: Signal) {
+    kill_process(number(pid), signal).unwrap();
+}
+
+/// As [`kill`], and it has ended, also where nobody waits for it.
+pub(crate) fn end(pid: u32) {
+    let pidfd = pidfd_open(number(pid), PidfdFlags::empty()).unwrap();
+    kill(pid);
+    poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None).unwrap();
+}
+
+fn number(pid: u32) -> Pid {
+    Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
 }
 
 /// Waits for a condition, and says what was awaited where it does not come.

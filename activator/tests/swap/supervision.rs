@@ -10,7 +10,7 @@ use tickmark_activator::{Activator, Options};
 use crate::basics::Case;
 use crate::client::ask;
 use crate::outside::Watched;
-use crate::site::{PATIENCE, Site, alive, build, host, swap, until, within};
+use crate::site::{PATIENCE, SIDECAR, Site, alive, build, host, kill, swap, until, within};
 
 pub(crate) const ALL: &[Case] = &[
     ("an_incumbent_that_dies_is_restarted_with_backoff", || Box::pin(restarted())),
@@ -64,11 +64,6 @@ async fn until_serves(activator: &Activator, above: u64) -> u64 {
         assert!(begun.elapsed() < PATIENCE, "{status:?}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-}
-
-fn kill(pid: u32) {
-    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }
 
 async fn restarted() {
@@ -416,24 +411,20 @@ async fn slots() {
 
 async fn sidecar() {
     let mut site = Site::new();
-    site.host = "sidecar = { args = [\"sidecar\"] }\nrestart = { min = \"20ms\" }\n".to_owned();
+    site.host = SIDECAR.to_owned();
     site.stage("1", "");
     site.stage("2", "");
     let activator = site.open().await;
     swap(&activator, "1").await;
-    let note = site.path().join("sidecar");
-    let said = || std::fs::read_to_string(&note).unwrap_or_default();
-    until("the sidecar runs", || said().starts_with("1 1 ")).await;
+    let first = site.until_sidecar("1 1", None).await;
     // The live link names the other build now, and the sidecar dies.
-    let live = site.state().join("hosts/orders/live");
-    std::fs::remove_file(&live).unwrap();
-    std::os::unix::fs::symlink(site.builds().join("2"), &live).unwrap();
-    let first = said();
-    kill(first.split(' ').nth(2).unwrap().trim().parse().unwrap());
-    until("the sidecar runs again", || said() != first && !said().is_empty()).await;
-    assert!(said().starts_with("1 1 "), "it runs what was captured: {}", said());
+    site.point_live_at("2");
+    kill(first);
+    let again = || site.sidecar().filter(|(_, pid)| *pid != first);
+    until("the sidecar runs again", || again().is_some()).await;
+    assert_eq!(again().unwrap().0, "1 1", "it runs what was captured");
     swap(&activator, "2").await;
-    until("the sidecar is the new build's", || said().starts_with("2 2 ")).await;
+    site.until_sidecar("2 2", None).await;
     assert_eq!(alive(&site).len(), 2, "a generation and a sidecar");
     assert_eq!(activator.stop(&host()).await.unwrap().outcome, Outcome::Stopped);
     assert!(alive(&site).is_empty());
