@@ -24,36 +24,50 @@ const KILL: Duration = Duration::from_secs(10);
 /// How long the preparation of its start and its exec may take.
 const EXEC: Duration = Duration::from_secs(10);
 
+/// Whose sidecar is to run.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Wanted {
+    /// Not known yet: what an earlier activator left is neither ended nor started again.
+    Undecided,
+    /// Nobody's.
+    Nothing,
+    /// This generation's.
+    Of(Gen),
+}
+
+impl Wanted {
+    fn is_of(&self, number: GenerationNumber) -> bool {
+        matches!(self, Wanted::Of(generation) if generation.number == number)
+    }
+}
+
 /// Keeps the sidecar of the wanted generation running, with backoff, until the channel closes or
 /// the lease is lost. The answer is `true` while none runs and none is wanted.
-pub(crate) fn spawn(
-    shared: Arc<Shared>,
-    wanted: watch::Receiver<Option<Gen>>,
-) -> watch::Receiver<bool> {
-    // What an earlier activator left may run.
-    let (left, watched) = watch::channel(shared.route().sidecar.is_none());
-    if shared.route().sidecar.is_some() {
+pub(crate) fn spawn(shared: Arc<Shared>, wanted: watch::Receiver<Wanted>) -> watch::Receiver<bool> {
+    // What an earlier activator left may run, also where the host is to have none any more.
+    let none = shared.route().sidecar.is_none() && shared.store().sidecar.is_none();
+    let (left, watched) = watch::channel(none);
+    if !none {
         tokio::spawn(keep(shared, wanted, left));
     }
     watched
 }
 
-async fn keep(
-    shared: Arc<Shared>,
-    mut wanted: watch::Receiver<Option<Gen>>,
-    left: watch::Sender<bool>,
-) {
+async fn keep(shared: Arc<Shared>, mut wanted: watch::Receiver<Wanted>, left: watch::Sender<bool>) {
     let restart = shared.settings.restart;
     let mut running = adopt(&shared).await;
+    if wanted.wait_for(|wanted| *wanted != Wanted::Undecided).await.is_err() {
+        return;
+    }
     // What an earlier activator left, and cannot be taken in hand, is ended before a start.
     let mut clean = running.is_some();
     let mut backoff = restart.min;
     loop {
-        let want = wanted.borrow_and_update().clone();
-        let stays = |(number, _): &(GenerationNumber, Arc<Proc>)| {
-            want.as_ref().is_some_and(|want| want.number == *number)
+        let want = match wanted.borrow_and_update().clone() {
+            Wanted::Of(_) if shared.route().sidecar.is_none() => Wanted::Nothing,
+            want => want,
         };
-        if !clean || running.as_ref().is_some_and(|running| !stays(running)) {
+        if !clean || running.as_ref().is_some_and(|(number, _)| !want.is_of(*number)) {
             let old = running.take();
             if let Err(error) = end(&shared, old.clone().map(|(_, proc)| proc)).await {
                 tracing::warn!(host = %shared.route().host, %error, "the sidecar is not proven gone");
@@ -67,8 +81,8 @@ async fn keep(
             }
             clean = true;
         }
-        left.send_replace(running.is_none() && want.is_none());
-        let Some(generation) = want else {
+        left.send_replace(running.is_none() && want == Wanted::Nothing);
+        let Wanted::Of(generation) = want else {
             if wanted.changed().await.is_err() {
                 return;
             }
@@ -121,7 +135,7 @@ async fn keep(
 
 /// Waits for the backoff, or for another generation; an error where the host is closed.
 async fn pause(
-    wanted: &mut watch::Receiver<Option<Gen>>,
+    wanted: &mut watch::Receiver<Wanted>,
     wait: Duration,
 ) -> Result<(), watch::error::RecvError> {
     match tokio::time::timeout(wait, wanted.changed()).await {

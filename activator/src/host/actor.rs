@@ -11,6 +11,7 @@ use tokio::task::{AbortHandle, spawn_blocking};
 use super::{Actor, Input, LEASE, Shared, Step, blocking};
 use crate::error::Error;
 use crate::gate::Ended;
+use crate::sidecar::Wanted;
 use crate::staged::Staged;
 use crate::swap::{Action, Event, State};
 
@@ -120,18 +121,30 @@ impl Actor {
         for action in actions {
             self.act(action, &durable).await;
         }
-        let serves = self.swap.serves();
-        let generation = serves.and_then(|number| self.running.get(&number));
-        let generation = generation.map(|running| running.generation.clone());
+        let next = self.sidecar_wanted();
         self.sidecar.send_if_modified(|wanted| {
-            let other = wanted.as_ref().map(|generation| generation.number) != serves;
-            // While another generation takes over, the sidecar stays with the one that served.
-            let waits = serves.is_none() && self.swap.record().wanted;
-            if other && !waits {
-                *wanted = generation;
+            let other = next.is_some() && next.as_ref() != Some(wanted);
+            if other && let Some(next) = next {
+                *wanted = next;
             }
-            other && !waits
+            other
         });
+    }
+
+    /// Whose sidecar is to run; `None` where that stays as it is.
+    fn sidecar_wanted(&self) -> Option<Wanted> {
+        let serves = self.swap.serves().and_then(|number| self.running.get(&number));
+        if let Some(running) = serves {
+            return Some(Wanted::Of(running.generation.clone()));
+        }
+        if !self.swap.record().wanted {
+            return Some(Wanted::Nothing);
+        }
+        // While another generation takes over, the sidecar stays with the one that served: after a
+        // restart of the activator as long as that is not proven gone.
+        let sidecar = self.shared.store().sidecar.as_ref().map(|(number, _)| *number);
+        let gone = !self.swap.members().any(|member| Some(member.number) == sidecar);
+        (gone && *self.sidecar.borrow() == Wanted::Undecided).then_some(Wanted::Nothing)
     }
 
     pub(super) async fn persist(&self) -> Result<(), Error> {

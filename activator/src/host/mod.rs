@@ -30,6 +30,7 @@ use crate::name::{BuildName, GenerationNumber, HostName};
 use crate::process::Exit;
 use crate::route::Route;
 use crate::staged::Staged;
+use crate::sidecar::Wanted;
 use crate::state::{HostDirectory, HostState, Lease};
 use crate::swap::{Attempt, Event, Outcome, State, Swap};
 
@@ -292,7 +293,7 @@ impl Host {
             steps,
         });
         let (inbox, messages) = mpsc::unbounded_channel();
-        let (sidecar, wanted) = watch::channel(None);
+        let (sidecar, wanted) = watch::channel(Wanted::Undecided);
         let sidecar_left = crate::sidecar::spawn(Arc::clone(&shared), wanted);
         let actor = Actor {
             backoff: Backoff::new(shared.settings.restart),
@@ -437,7 +438,7 @@ struct Actor {
     reds: HashMap<(GenerationNumber, u32), u32>,
     checked: Instant,
     backoff: Backoff,
-    sidecar: watch::Sender<Option<Gen>>,
+    sidecar: watch::Sender<Wanted>,
     /// `true` while no sidecar runs.
     sidecar_left: watch::Receiver<bool>,
 }

@@ -15,6 +15,7 @@ use crate::gate::{Context, Ended, Gate};
 use crate::health::Launched;
 use crate::name::GenerationNumber;
 use crate::process::Exit;
+use crate::sidecar::Wanted;
 use crate::swap::{Event, State};
 
 impl Actor {
@@ -160,7 +161,7 @@ impl Actor {
             self.problem = Some(error);
             self.step(Event::LeaseLost).await;
             // The sidecar's task ends where nobody tells it what is wanted.
-            self.sidecar = watch::channel(None).0;
+            self.sidecar = watch::channel(Wanted::Undecided).0;
             return;
         }
         let restart = self.shared.settings.restart;

@@ -22,6 +22,7 @@ mod panics;
 mod refusals;
 mod revoked;
 mod service;
+mod sidecars;
 mod site;
 mod storm;
 mod supervision;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         unsaved::ALL,
         revoked::ALL,
         judged::ALL,
+        sidecars::ALL,
         ending::ALL,
         supervision::ALL,
         refusals::ALL,
