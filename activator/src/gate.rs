@@ -82,7 +82,7 @@ pub struct Gate {
     /// Locked in this order.
     contexts: Vec<Context>,
     caller: Option<Arc<Ask>>,
-    live: Option<Arc<Ask>>,
+    live: Vec<Arc<Ask>>,
     record: Option<Arc<Record>>,
 }
 
@@ -91,7 +91,7 @@ impl std::fmt::Debug for Gate {
         f.debug_struct("Gate")
             .field("contexts", &self.contexts)
             .field("caller", &self.caller.is_some())
-            .field("live", &self.live.is_some())
+            .field("live", &self.live.len())
             .field("record", &self.record.is_some())
             .finish()
     }
@@ -132,16 +132,18 @@ impl Gate {
 
     /// Asks `live` after the caller's, in both rounds: whether the build that the live link named
     /// may still run. It answers from memory, the row and the live link, and calls nothing back.
+    /// One more is asked after those that are there.
     #[must_use]
-    pub fn live(self, live: impl Fn() -> Result<(), BoxError> + Send + Sync + 'static) -> Gate {
-        Gate { live: Some(Arc::new(live)), ..self }
+    pub fn live(mut self, live: impl Fn() -> Result<(), BoxError> + Send + Sync + 'static) -> Gate {
+        self.live.push(Arc::new(live));
+        self
     }
 
     /// What a backend runs immediately before the exec; `None` where there is nothing to ask or to
     /// write.
     #[must_use]
     pub fn hook(&self) -> Option<Hook<'_>> {
-        let any = self.caller.is_some() || self.live.is_some() || self.record.is_some();
+        let any = self.caller.is_some() || !self.live.is_empty() || self.record.is_some();
         any.then_some(Hook { gate: self })
     }
 
@@ -212,7 +214,7 @@ impl Hook<'_> {
             }
         };
         let round = || -> Result<(), Refused> {
-            for ask in [&gate.caller, &gate.live].into_iter().flatten() {
+            for ask in gate.caller.iter().chain(&gate.live) {
                 ask()?;
             }
             Ok(())

@@ -29,7 +29,7 @@ const PROGRAM: &str = "run";
 const MANIFEST: &str = "tickmark.toml";
 
 /// A build as it was captured.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Staged {
     /// Its name, which is its version.
@@ -43,6 +43,16 @@ pub struct Staged {
     /// It is what the live link named, so that the live-link gate is asked.
     pub live: bool,
 }
+
+/// One build is the same however it was asked for.
+impl PartialEq for Staged {
+    fn eq(&self, other: &Staged) -> bool {
+        let Staged { name, program, digest, tier, live: _ } = self;
+        (name, program, digest, tier) == (&other.name, &other.program, &other.digest, &other.tier)
+    }
+}
+
+impl Eq for Staged {}
 
 /// What a build says of itself.
 #[derive(Debug, Default, Deserialize)]

@@ -15,7 +15,6 @@ use crate::error::{Error, Kind};
 use crate::gate::{Context, Ended, Gate};
 use crate::generation::Gen;
 use crate::health::{self, Launched};
-use crate::layout::Layout;
 use crate::link;
 use crate::name::{GenerationNumber, LeafName};
 use crate::staged::Staged;
@@ -54,15 +53,12 @@ impl Actor {
             );
             return self.later(Event::Denied, Some(error));
         }
-        let overlap = route.overlap && layout != Layout::Foreign;
+        let overlap = self.shared.overlaps;
         // Stop-then-start ends the incumbent before the spawn could be refused.
         if !overlap && let Some(ended) = self.context.ended() {
             return self.later(Event::Denied, Some(ended.error()));
         }
-        if !overlap
-            && build.live
-            && let Err(error) = self.shared.may_run_live(&build.name)
-        {
+        if let Err(error) = self.shared.may_run(build) {
             let error = Error::because(Kind::Refused, "the live build may not run", error);
             return self.later(Event::Denied, Some(error));
         }
@@ -138,11 +134,7 @@ impl Actor {
                 _ => Ok(()),
             }
         });
-        if build.live && !self.shared.route().overlap {
-            let (shared, name) = (Arc::clone(&self.shared), build.name.clone());
-            return gate.live(move || shared.may_run_live(&name));
-        }
-        gate
+        self.shared.hold_to_live(gate, build)
     }
 
     pub(super) async fn started(

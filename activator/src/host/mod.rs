@@ -24,8 +24,9 @@ pub use self::status::{GenerationStatus, HostStatus};
 use crate::backend::{Backend, Generations, Proc, StartError};
 use crate::choices::Choices;
 use crate::error::{BoxError, Error, Kind};
-use crate::gate::Context;
+use crate::gate::{Context, Gate};
 use crate::generation::Gen;
+use crate::layout::Layout;
 use crate::name::{BuildName, GenerationNumber, HostName};
 use crate::process::Exit;
 use crate::route::Route;
@@ -113,6 +114,8 @@ pub(crate) struct Shared {
     pub(crate) lease: Arc<Lease>,
     pub(crate) directory: HostDirectory,
     choices: Arc<Choices>,
+    /// Two generations may serve at once: it was not declined, and the row has a socket for each.
+    overlaps: bool,
     store: Mutex<HostState>,
     /// What is in `store` could not be saved.
     unsaved: AtomicBool,
@@ -211,6 +214,24 @@ impl Shared {
         }
     }
 
+    /// Whether `build` may run: where overlap was declined, one that was woken from the live link
+    /// is held to that.
+    fn may_run(&self, build: &Staged) -> Result<(), BoxError> {
+        match build.live && !self.overlaps {
+            true => self.may_run_live(&build.name),
+            false => Ok(()),
+        }
+    }
+
+    /// `gate`, which asks what [`Shared::may_run`] asks too.
+    fn hold_to_live(self: &Arc<Self>, gate: Gate, build: &Staged) -> Gate {
+        if !build.live || self.overlaps {
+            return gate;
+        }
+        let (shared, build) = (Arc::clone(self), build.clone());
+        gate.live(move || shared.may_run(&build))
+    }
+
     /// Whether the build that the live link named may still run: not one whose start failed and that
     /// never was healthy, not another than the one the host is pinned to, and still what the link
     /// names.
@@ -278,9 +299,12 @@ impl Host {
     ) -> Result<Host, Error> {
         let directory = HostDirectory::open(lease.path(), &settings.route.host)?;
         let state = directory.load()?;
+        // Before the fence, which hides the row's own layout.
+        let layout = backend.gen_layout(&settings.route);
         backend.fence(&settings.route.host, state.fence.as_deref());
         let (swap, actions) = Swap::recover(state.swap.clone());
         let shared = Arc::new(Shared {
+            overlaps: settings.route.overlap && layout != Layout::Foreign,
             settings,
             backend,
             lease,
@@ -450,5 +474,107 @@ pub(crate) async fn blocking<T: Send + 'static>(
     match spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => Err(Error::because(Kind::Io, "a task of the activator failed", error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+    use crate::cgroup::Limit;
+    use crate::swap::Record;
+
+    /// A backend that must not be asked for anything.
+    struct Uncalled;
+
+    impl Backend for Uncalled {
+        fn layout(&self, _: &Route) -> Layout {
+            panic!("called back")
+        }
+    }
+
+    fn build(name: &str) -> BuildName {
+        BuildName::new(name).unwrap()
+    }
+
+    fn staged(name: &str) -> Staged {
+        Staged {
+            name: build(name),
+            program: PathBuf::from("/nowhere"),
+            digest: String::new(),
+            tier: Limit::default(),
+            live: true,
+        }
+    }
+
+    /// A host that has declined overlap, whose live link names `live`. Its builds are nowhere.
+    fn shared(state: &tempfile::TempDir, live: &str) -> Arc<Shared> {
+        let second = Duration::from_secs(1);
+        let route = Route { overlap: false, ..Route::new(HostName::new("orders").unwrap()) };
+        let directory = HostDirectory::open(state.path(), &route.host).unwrap();
+        directory.repoint_live(&state.path().join("nowhere"), &build(live)).unwrap();
+        Arc::new(Shared {
+            overlaps: false,
+            choices: Arc::default(),
+            backend: Arc::new(Uncalled),
+            lease: Arc::new(Lease::take(state.path()).unwrap()),
+            directory,
+            settings: Settings {
+                route,
+                start_deadline: second,
+                settle: second,
+                drain: second,
+                restart: Restart { red: 3, check: second, min: second, max: second, reset: second },
+                max_age: MaxAge::DEFAULT,
+            },
+            store: Mutex::default(),
+            unsaved: AtomicBool::new(false),
+            current: Mutex::new(None),
+            launches: Mutex::default(),
+            steps: broadcast::channel(1).0,
+        })
+    }
+
+    #[test]
+    fn the_live_link_gate_answers_from_memory_the_row_and_the_live_link_alone() {
+        let state = tempfile::tempdir().unwrap();
+        let shared = shared(&state, "1");
+        let refuses = |why: &str| {
+            let gate = shared.hold_to_live(Gate::none(), &staged("1"));
+            let refused = gate.pass(|| ()).unwrap_err().into_inner().to_string();
+            assert!(refused.contains(why), "{refused}");
+        };
+        let passes = || shared.hold_to_live(Gate::none(), &staged("1")).pass(|| ()).unwrap();
+        passes();
+
+        shared.store().failed.insert(build("1"), "it died".to_owned());
+        refuses("the live build 1 failed its start: it died");
+        // What was healthy last may, whatever failed of it.
+        shared.store().swap = Record { good: Some(staged("1")), ..Record::default() };
+        passes();
+        shared.store().hold = Some(build("2"));
+        refuses("held at 2");
+        shared.store().hold = Some(build("1"));
+        passes();
+        shared.directory.repoint_live(state.path(), &build("2")).unwrap();
+        refuses("does not name 1 any more");
+    }
+
+    #[test]
+    fn the_live_link_gate_answers_under_the_lock_of_what_is_known() {
+        let state = tempfile::tempdir().unwrap();
+        let shared = shared(&state, "1");
+        let known = shared.store();
+        let (answer, answered) = mpsc::channel();
+        let asking = Arc::clone(&shared);
+        let asks = move || answer.send(asking.may_run(&staged("1")).is_ok()).unwrap();
+        let asked = thread::spawn(asks);
+        assert!(answered.recv_timeout(Duration::from_millis(100)).is_err(), "while it changes");
+        drop(known);
+        assert!(answered.recv().unwrap());
+        asked.join().unwrap();
     }
 }

@@ -161,10 +161,12 @@ pub(super) fn all(results: impl IntoIterator<Item = Result<(), Error>>) -> Resul
 pub(super) fn respawn(
     shared: &Arc<Shared>,
     old: &Proc,
+    build: &Staged,
     generation: &Gen,
     gate: &Gate,
 ) -> Result<Proc, Error> {
-    shared.may_launch().map_err(|error| Refused::from(error).into_error())?;
+    let may_start = shared.may_launch().and_then(|()| shared.may_run(build));
+    may_start.map_err(|error| Refused::from(error).into_error())?;
     end_one(shared, generation.number, old)?;
     old.launched.forget();
     start_one(shared, generation, old.slot, gate, Instant::now() + EXEC)

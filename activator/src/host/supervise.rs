@@ -75,6 +75,9 @@ impl Actor {
 
     /// One slot of a generation that serves is started again, alone, after the backoff.
     pub(super) fn respawn(&mut self, number: GenerationNumber, index: u32) {
+        let current = self.swap.record().current.as_ref();
+        let Some(current) = current.filter(|current| current.number == number) else { return };
+        let build = current.build.clone();
         let Some(running) = self.running.get_mut(&number) else { return };
         let Some(slot) = running.slots.get_mut(&index).filter(|slot| !slot.respawning) else {
             return;
@@ -98,7 +101,9 @@ impl Actor {
                 }
             })
             .within(launches);
-            let respawned = blocking(move || respawn(&shared, &old, &generation, &gate)).await;
+            let gate = shared.hold_to_live(gate, &build);
+            let again = move || respawn(&shared, &old, &build, &generation, &gate);
+            let respawned = blocking(again).await;
             let _closed = inbox.send(Input::Respawned(number, index, respawned));
         });
     }
@@ -244,10 +249,8 @@ impl Actor {
     fn may_restart(&self) -> Result<(), BoxError> {
         self.shared.may_launch()?;
         match &self.swap.record().current {
-            Some(current) if current.build.live && !self.shared.route().overlap => {
-                self.shared.may_run_live(&current.build.name)
-            }
-            _ => Ok(()),
+            Some(current) => self.shared.may_run(&current.build),
+            None => Ok(()),
         }
     }
 }

@@ -17,6 +17,7 @@ mod heap;
 mod holds;
 mod judged;
 mod links;
+mod live;
 mod outside;
 mod panics;
 mod refusals;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         unsaved::ALL,
         revoked::ALL,
         judged::ALL,
+        live::ALL,
         sidecars::ALL,
         ending::ALL,
         supervision::ALL,
