@@ -744,6 +744,10 @@ impl<B: Clone + PartialEq> Swap<B> {
         out: &mut Actions<B>,
     ) {
         self.record.wanted = true;
+        // What is tried again by itself is tried as it was asked for last.
+        if let Some(good) = self.record.good.as_mut().filter(|good| **good == build) {
+            good.clone_from(&build);
+        }
         self.trial = Some(Trial {
             asked,
             build: build.clone(),
@@ -752,10 +756,6 @@ impl<B: Clone + PartialEq> Swap<B> {
             end: End::Open,
             instead,
         });
-        // What is tried again by itself is tried as it was asked for last.
-        if let Some(good) = self.record.good.as_mut().filter(|good| **good == build) {
-            good.clone_from(&build);
-        }
         self.state = State::Admitting;
         out.push(Action::Admit { build });
     }

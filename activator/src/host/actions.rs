@@ -268,6 +268,7 @@ impl Actor {
         let generation = running.generation.clone();
         let drop_reds = self.swap.members().map(|member| member.number).collect::<Vec<_>>();
         self.reds.retain(|(of, _), _| drop_reds.contains(of));
+        let _replaced = self.drop_restart();
         self.do_blocking(panicked(Event::SwitchRefused(number)), move |shared| {
             match switch(shared, &generation) {
                 Ok(()) => Input::Event(Event::Switched(number), None),
@@ -359,7 +360,7 @@ impl Actor {
         if let Some(earlier) = self.resting.take() {
             earlier.abort();
         }
-        let wait = self.backoff.next();
+        let wait = self.backoff.next(Instant::now());
         self.resting = Some(self.after(wait, Event::Rested));
     }
 

@@ -58,6 +58,12 @@ impl Actor {
             Input::Captured(reply) => {
                 let _gone = reply.send(self.swap.builds().cloned().collect());
             }
+            Input::Event(Event::Red(number), _) => {
+                // One that was dropped may be on its way still.
+                if self.restarting.take_if(|(of, _)| *of == number).is_some() {
+                    self.step(Event::Red(number)).await;
+                }
+            }
             Input::Event(event, problem) => {
                 self.remember(&event, problem);
                 self.step(event).await;

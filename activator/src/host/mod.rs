@@ -30,8 +30,8 @@ use crate::layout::Layout;
 use crate::name::{BuildName, GenerationNumber, HostName};
 use crate::process::Exit;
 use crate::route::Route;
-use crate::staged::Staged;
 use crate::sidecar::Wanted;
+use crate::staged::Staged;
 use crate::state::{HostDirectory, HostState, Lease};
 use crate::swap::{Attempt, Event, Outcome, State, Swap};
 
@@ -334,6 +334,7 @@ impl Host {
             timers: HashMap::new(),
             problem: None,
             reds: HashMap::new(),
+            restarting: None,
             checked: Instant::now(),
             sidecar,
             sidecar_left,
@@ -460,6 +461,8 @@ struct Actor {
     problem: Option<Error>,
     /// Red verdicts in a row, by slot of the current generation.
     reds: HashMap<(GenerationNumber, u32), u32>,
+    /// The backoff before a red generation is restarted.
+    restarting: Option<(GenerationNumber, AbortHandle)>,
     checked: Instant,
     backoff: Backoff,
     sidecar: watch::Sender<Wanted>,

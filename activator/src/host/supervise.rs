@@ -84,7 +84,7 @@ impl Actor {
         };
         slot.respawning = true;
         let (old, generation) = (Arc::clone(&slot.proc), running.generation.clone());
-        let wait = self.backoff.next();
+        let wait = self.backoff.next(Instant::now());
         let shared = Arc::clone(&self.shared);
         let context = running.context.clone();
         let asking = Arc::clone(&self.shared);
@@ -214,6 +214,9 @@ impl Actor {
                 if let Some(ready_by) = ready_by {
                     *ready_by = None;
                 }
+                if self.drop_restart() {
+                    self.say(format!("generation {number} is healthy again, and not restarted"));
+                }
                 continue;
             };
             if ready_by.is_some_and(|by| by.is_some_and(|by| Instant::now() < by)) {
@@ -223,7 +226,8 @@ impl Actor {
             *count += 1;
             let count = *count;
             self.say(format!("generation {number}: red {count} of {red}: {problem}"));
-            if count < red {
+            // Its restart waits already: the backoff counts it once.
+            if count < red || self.restarting.is_some() {
                 continue;
             }
             self.reds.remove(&(number, slot));
@@ -239,10 +243,17 @@ impl Actor {
                 }
                 continue;
             }
-            let wait = self.backoff.next();
-            self.after(wait, Event::Red(number));
+            let wait = self.backoff.next(Instant::now());
+            self.say(format!("generation {number} is restarted in {wait:?}"));
+            self.restarting = Some((number, self.after(wait, Event::Red(number))));
             return;
         }
+    }
+
+    /// What was red is healthy or replaced; whether its restart waited.
+    pub(super) fn drop_restart(&mut self) -> bool {
+        let restart = self.restarting.take();
+        restart.map(|(_, backoff)| backoff.abort()).is_some()
     }
 
     /// Whether what serves may be started again, where that ends it first.

@@ -19,6 +19,7 @@ mod judged;
 mod links;
 mod live;
 mod outside;
+mod pace;
 mod panics;
 mod refusals;
 mod revoked;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         judged::ALL,
         live::ALL,
         sidecars::ALL,
+        pace::ALL,
         ending::ALL,
         supervision::ALL,
         refusals::ALL,
