@@ -564,6 +564,14 @@ impl<B: Clone + PartialEq> Swap<B> {
         self.trial.as_ref().and_then(|trial| trial.asked).or(self.stop)
     }
 
+    /// The attempt under way and the build that serves if it succeeds, where nothing newer is asked.
+    #[must_use]
+    pub fn upcoming(&self) -> Option<(Attempt, &B)> {
+        let trial = self.trial.as_ref().filter(|trial| trial.instead.is_none())?;
+        let open = self.next.is_none() && !matches!(trial.end, End::Failed(_));
+        trial.asked.filter(|_| open).map(|attempt| (attempt, &trial.build))
+    }
+
     /// What happened to the build that was asked for, where the last healthy one is tried instead.
     #[must_use]
     pub fn instead(&self) -> Option<Why> {

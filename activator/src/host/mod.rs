@@ -439,6 +439,8 @@ struct Waiter {
     context: Context,
     /// The host is pinned to this build once it serves.
     hold: Option<BuildName>,
+    /// Holds of the very build that this request swaps to.
+    holds: Vec<Waiter>,
 }
 
 struct Actor {

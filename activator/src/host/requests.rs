@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
-use super::{Actor, Answer, Ask, KILL, Waiter, blocking};
+use super::{Actor, Answer, Ask, Input, KILL, Waiter, blocking};
 use crate::error::{Error, Kind};
 use crate::gate::{Context, Ended};
 use crate::name::{BuildName, GenerationNumber};
@@ -49,17 +49,33 @@ impl Actor {
             let _gone = reply.send(self.answer_with(outcome, error));
             return;
         }
+        let patience = deadline.unwrap_or(self.shared.settings.start_deadline);
+        let waiter = Waiter { reply, patience, context, hold, holds: Vec::new() };
+        // What is on its way to serve is pinned once it does.
+        if waiter.hold.is_some()
+            && let Want::Swap(build) = &want
+            && let Some(swap) = self.on_its_way(build)
+        {
+            swap.holds.push(waiter);
+            return;
+        }
         let attempt = {
             let mut store = self.shared.store();
             store.attempt += 1;
             Attempt(store.attempt)
         };
-        let patience = deadline.unwrap_or(self.shared.settings.start_deadline);
-        self.waiters.insert(attempt, Waiter { reply, patience, context, hold });
+        self.waiters.insert(attempt, waiter);
         self.step(Event::Asked(Request { attempt, want })).await;
         if self.swap.superseded() {
             self.end_context(Ended::Superseded).await;
         }
+    }
+
+    /// The request whose swap to this build is under way, where one is.
+    fn on_its_way(&mut self, build: &Staged) -> Option<&mut Waiter> {
+        let (attempt, upcoming) = self.swap.upcoming()?;
+        let same = upcoming == build;
+        self.waiters.get_mut(&attempt).filter(|_| same)
     }
 
     /// The generation that serves, where it is of this build.
@@ -77,6 +93,7 @@ impl Actor {
         // Also of what is still on its way to being held.
         for waiter in self.waiters.values_mut() {
             waiter.hold = None;
+            waiter.holds.iter_mut().for_each(|hold| hold.hold = None);
         }
         self.pin(None).await
     }
@@ -195,7 +212,10 @@ impl Actor {
             _ => self.problem.take(),
         };
         let answer = self.answer_with(outcome, problem);
-        let Some(waiter) = waiter else { return };
+        let Some(mut waiter) = waiter else { return };
+        for hold in std::mem::take(&mut waiter.holds) {
+            self.answer_hold(hold, &answer, waiter.context.ended().is_some()).await;
+        }
         if outcome == Outcome::Stopped {
             // Its sidecar is part of a host.
             let mut left = self.sidecar_left.clone();
@@ -211,6 +231,27 @@ impl Actor {
             return;
         }
         let _gone = waiter.reply.send(answer);
+    }
+
+    /// Answers a hold of what another request swapped to, as that was answered. Where only the other
+    /// was taken back, it is asked again for itself.
+    async fn answer_hold(&self, waiter: Waiter, other: &Answer, taken_back: bool) {
+        let Waiter { reply, patience, context, hold, .. } = waiter;
+        let mut answer = other.clone();
+        if let Some(build) = hold.filter(|_| context.ended().is_none()) {
+            if self.serves_as(&build).is_some() {
+                if let Err(error) = self.pin(Some(build)).await {
+                    let serves = answer.outcome.serves();
+                    answer.outcome = Outcome::Unknown { serves, why: Why::Unsaved };
+                    answer.error = Some(error);
+                }
+            } else if taken_back && !self.swap.superseded() {
+                let (ask, deadline) = (Ask::Hold(build), Some(patience));
+                let _own = self.inbox.send(Input::Ask { ask, deadline, context, reply });
+                return;
+            }
+        }
+        let _gone = reply.send(answer);
     }
 
     pub(super) fn answer_with(&self, outcome: Outcome, error: Option<Error>) -> Answer {

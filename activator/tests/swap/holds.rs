@@ -2,18 +2,25 @@
 
 use std::sync::Arc;
 
-use tickmark_activator::Activator;
+use tickmark_activator::gate::{Context, Ended};
 use tickmark_activator::swap::{Outcome, Why};
+use tickmark_activator::{Activator, Answer, Options};
+use tokio::task::JoinHandle;
 
 use crate::basics::Case;
 use crate::client::ask;
-use crate::site::{Site, alive, build, host, swap, until, within};
+use crate::site::{Site, alive, build, host, swap, until, until_state, within};
 
 pub(crate) const ALL: &[Case] = &[
     ("a_hold_whose_build_fails_leaves_the_host_as_it_was_held", || Box::pin(fails())),
     ("a_hold_takes_the_place_of_a_swap_that_warms", || Box::pin(supersedes())),
     ("a_swap_that_waited_while_the_host_was_held_is_refused", || Box::pin(waited())),
     ("a_release_is_no_stop", || Box::pin(released())),
+    ("a_hold_of_the_build_that_is_on_its_way_pins_it_without_another_generation", || {
+        Box::pin(on_its_way())
+    }),
+    ("a_hold_of_a_build_on_its_way_fails_with_it", || Box::pin(fails_with_it())),
+    ("a_hold_of_a_build_on_its_way_outlives_the_request_that_brings_it", || Box::pin(outlives())),
 ];
 
 async fn held(activator: &Activator) -> Option<String> {
@@ -104,4 +111,66 @@ async fn released() {
     assert_eq!(activator.release(&host()).await.unwrap(), Some(build("1")));
     assert_eq!(ask(&site.socket(), 1).unwrap().build, "1");
     activator.stop(&host()).await.unwrap();
+}
+
+/// A swap to the second build that warms, while the first serves.
+async fn warming(fault: &str, options: Options) -> (Site, Arc<Activator>, JoinHandle<Answer>) {
+    let site = Site::new();
+    site.stage("1", "");
+    site.stage("2", fault);
+    let activator = Arc::new(site.open().await);
+    assert_eq!(swap(&activator, "1").await.outcome.exit(), 0);
+    let second = Arc::clone(&activator);
+    let asked =
+        tokio::spawn(async move { second.swap(&host(), build("2"), options).await.unwrap() });
+    until_state(&activator, "warming").await;
+    (site, activator, asked)
+}
+
+async fn on_its_way() {
+    let (site, activator, asked) = warming("healthy-after-1000", within(20)).await;
+    let answer = activator.hold(&host(), build("2"), within(20)).await.unwrap();
+    let swapped = asked.await.unwrap();
+    for answer in [&answer, &swapped] {
+        assert_eq!((answer.outcome.exit(), &answer.build), (0, &Some(build("2"))), "{answer:?}");
+        assert_eq!(answer.outcome.serves().unwrap().get(), 2, "{answer:?}");
+    }
+    assert_eq!(held(&activator).await.as_deref(), Some("2"));
+    assert_eq!(ask(&site.socket(), 1).unwrap().generation, 2);
+    activator.stop(&host()).await.unwrap();
+}
+
+async fn fails_with_it() {
+    let (site, activator, asked) = warming("die-after-1000-never-healthy", within(20)).await;
+    let answer = activator.hold(&host(), build("2"), within(20)).await.unwrap();
+    let swapped = asked.await.unwrap();
+    assert_eq!(answer.outcome, swapped.outcome);
+    assert!(matches!(answer.outcome, Outcome::Unchanged { why: Why::Died, .. }), "{answer:?}");
+    assert!(answer.error.expect("it says why").to_string().contains("exit status 4"));
+    assert_eq!(held(&activator).await, None);
+    assert_eq!(ask(&site.socket(), 1).unwrap().build, "1");
+    activator.stop(&host()).await.unwrap();
+}
+
+async fn outlives() {
+    let context = Context::new();
+    let options = Options { context: context.clone(), ..within(60) };
+    let (site, activator, asked) = warming("never-healthy", options).await;
+    let host = host();
+    let hold = activator.hold(&host, build("2"), within(20));
+    tokio::pin!(hold);
+    // It is taken once what is asked after it is answered.
+    tokio::select! {
+        biased;
+        answer = &mut hold => panic!("{answer:?}"),
+        status = activator.status(&host) => assert_eq!(status.unwrap().state, "warming"),
+    }
+    site.stage("2", "");
+    tokio::task::spawn_blocking(move || context.end(Ended::Cancelled)).await.unwrap();
+    let swapped = asked.await.unwrap();
+    assert_eq!(swapped.outcome.exit(), 1, "{swapped:?}");
+    let answer = hold.await.unwrap();
+    assert_eq!((answer.outcome.exit(), answer.build), (0, Some(build("2"))));
+    assert_eq!(held(&activator).await.as_deref(), Some("2"));
+    activator.stop(&host).await.unwrap();
 }
