@@ -78,9 +78,23 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn start(site: &Site) -> Daemon {
+        Daemon::spawn(site, &mut Daemon::command())
+    }
+
+    /// One that writes what it logs to `log`.
+    pub(crate) fn logging(site: &Site, log: &Path) -> Daemon {
+        let log = std::fs::File::create(log).unwrap();
+        Daemon::spawn(site, Daemon::command().env("TICKMARK_TEST_LOG", "1").stderr(log))
+    }
+
+    fn command() -> Command {
+        Command::new(std::env::current_exe().unwrap())
+    }
+
+    fn spawn(site: &Site, command: &mut Command) -> Daemon {
         let config = site.path().join("config.toml");
         std::fs::write(&config, site.config_text()).unwrap();
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut child = command
             .arg("daemon")
             .arg(&config)
             .stdin(Stdio::piped())

@@ -4,6 +4,7 @@
 //!
 //! This program is also what is staged: a script that runs it with other arguments is a build.
 
+mod adoption;
 mod awaits;
 mod bad;
 mod basics;
@@ -13,6 +14,7 @@ mod crash;
 mod daemon;
 mod ending;
 mod fallback;
+mod foreign;
 mod heap;
 mod holds;
 mod judged;
@@ -26,6 +28,7 @@ mod revoked;
 mod service;
 mod sidecars;
 mod site;
+mod slots;
 mod storm;
 mod supervision;
 mod switch;
@@ -37,16 +40,18 @@ use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
     tickmark_activator::stub::intercept();
-    match std::env::args().nth(1).as_deref() {
-        Some("service") => return service::run(),
-        Some("daemon") => return daemon::run(),
-        _ => {}
+    let verb = std::env::args().nth(1);
+    if verb.as_deref() == Some("service") {
+        return service::run();
     }
     if std::env::var_os("TICKMARK_TEST_LOG").is_some() {
         tracing_subscriber::fmt()
             .with_writer(std::io::stderr)
             .with_max_level(tracing::Level::INFO)
             .init();
+    }
+    if verb.as_deref() == Some("daemon") {
+        return daemon::run();
     }
     panics::hide_own();
     let arguments = Arguments::from_args();
@@ -65,7 +70,10 @@ fn main() -> ExitCode {
         judged::ALL,
         live::ALL,
         sidecars::ALL,
+        slots::ALL,
+        foreign::ALL,
         pace::ALL,
+        adoption::ALL,
         ending::ALL,
         supervision::ALL,
         refusals::ALL,
