@@ -1,13 +1,12 @@
 //! `check F`: reads a configuration, and says what it means on this machine. Changes nothing.
 
-use std::io::{self, Write as _};
 use std::path::Path;
 
 use tickmark_activator::config::{CgroupSetting, Config};
 use tickmark_activator::layout::{self, Layout};
 use tickmark_activator::{Route, claims, staged};
 
-use crate::command::USAGE;
+use crate::command::{USAGE, print};
 use crate::daemon::Failure;
 
 /// Prints what the file says.
@@ -56,7 +55,8 @@ pub(crate) fn check(file: &Path) -> Result<u8, Failure> {
             route.builds.display()
         ));
     }
-    let _closed = writeln!(io::stdout(), "{}", lines.join("\n"));
+    lines.push(String::new());
+    print(&lines.join("\n"))?;
     if conflicts.is_empty() {
         return Ok(0);
     }

@@ -177,10 +177,14 @@ pub(crate) fn main() -> ExitCode {
     match done {
         Ok(exit) => ExitCode::from(exit),
         Err((exit, why)) => {
-            let _closed = writeln!(io::stderr(), "tickmark-activator: {why}");
+            complain(&why);
             ExitCode::from(exit)
         }
     }
+}
+
+fn complain(why: &str) {
+    let _closed = writeln!(io::stderr(), "tickmark-activator: {why}");
 }
 
 /// The configuration, and where its daemon listens.
@@ -299,15 +303,19 @@ async fn ask(socket: &Path, request: &Request, show: Show) -> Result<u8, daemon:
                 if exit != 0 {
                     steps.show();
                 }
-                print(&format!("{host}{}\n", answer(outcome, build.as_ref(), error.as_deref())));
+                // How it ended is said by the status in any case.
+                let answer = answer(outcome, build.as_ref(), error.as_deref());
+                if let Err((_, unsaid)) = print(&format!("{host}{answer}\n")) {
+                    complain(&unsaid);
+                }
                 return Ok(exit);
             }
-            Reply::Report(value) => return Ok(report(&value, show)),
+            Reply::Report(value) => return report(&value, show),
             Reply::Failure { exit, message } => {
                 steps.show();
                 return Err((exit, format!("{host}{message}")));
             }
-            Reply::Log => return copy_log(reader).await.map(|()| 0).map_err(gone),
+            Reply::Log => return copy_log(reader).await.map(|()| 0),
         }
     }
 }
@@ -429,25 +437,25 @@ fn reason(why: Why) -> &'static str {
 }
 
 /// Shows a report; gives the status to exit with.
-fn report(value: &Value, show: Show) -> u8 {
+fn report(value: &Value, show: Show) -> Result<u8, daemon::Failure> {
     let hosts = value.as_array().map(Vec::as_slice).unwrap_or_default();
     let serves = |host: &Value| !host["serves"].is_null();
-    match show {
-        Show::Answer => print(&format!("{}\n", value.as_str().unwrap_or_default())),
-        Show::Builds => print(&builds(value)),
+    print(&match show {
+        Show::Answer => format!("{}\n", value.as_str().unwrap_or_default()),
+        Show::Builds => builds(value),
         Show::Json { one } => {
             let value = if one { hosts.first().unwrap_or(value) } else { value };
-            print(&format!("{value:#}\n"));
+            format!("{value:#}\n")
         }
-        Show::Status { one: true } => hosts.iter().for_each(|host| print(&details(host))),
-        Show::Status { one: false } => print(&overview(hosts)),
-    }
-    match show {
+        Show::Status { one: true } => hosts.iter().map(details).collect(),
+        Show::Status { one: false } => overview(hosts),
+    })?;
+    Ok(match show {
         Show::Status { one: true } | Show::Json { one: true } if !hosts.iter().all(serves) => {
             NOTHING_SERVES
         }
         _ => 0,
-    }
+    })
 }
 
 /// Text of a field; a number as its digits, nothing as `-`.
@@ -540,24 +548,40 @@ fn table<const N: usize>(rows: &[[String; N]]) -> String {
     out
 }
 
-async fn copy_log(mut reader: BufReader<tokio::net::unix::OwnedReadHalf>) -> io::Result<()> {
+async fn copy_log(
+    mut reader: BufReader<tokio::net::unix::OwnedReadHalf>,
+) -> Result<(), daemon::Failure> {
     loop {
-        let chunk = reader.fill_buf().await?;
+        let chunk = reader.fill_buf().await.map_err(|error| (UNKNOWN, error.to_string()))?;
         if chunk.is_empty() {
             return Ok(());
         }
         let length = chunk.len();
-        let mut out = io::stdout().lock();
-        // Whoever reads it has had enough.
-        if out.write_all(chunk).and_then(|()| out.flush()).is_err() {
-            return Ok(());
+        match write(chunk) {
+            Ok(()) => reader.consume(length),
+            // Whoever reads it has had enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => return Err(unwritten(&error)),
         }
-        drop(out);
-        reader.consume(length);
     }
 }
 
 /// To stdout; a reader that went away is no failure of what was done.
-fn print(text: &str) {
-    let _closed = io::stdout().write_all(text.as_bytes());
+///
+/// # Errors
+/// It could not be written, as to a full disk: whoever asked knows nothing.
+pub(crate) fn print(text: &str) -> Result<(), daemon::Failure> {
+    match write(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(unwritten(&error)),
+        _ => Ok(()),
+    }
+}
+
+fn write(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush())
+}
+
+fn unwritten(error: &io::Error) -> daemon::Failure {
+    (UNKNOWN, format!("cannot write to stdout: {error}"))
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use serde_json::json;
 use tickmark_activator::config::Config;
 use tickmark_activator::gate::{Context, Ended};
@@ -326,7 +327,7 @@ impl Client {
 
     /// A log from its last lines on, and what is appended to it.
     async fn log(mut self, path: &Path, follow: bool, lines: u64) -> io::Result<()> {
-        let mut file = match tokio::fs::File::open(path).await {
+        let mut file = match open_log(path).await {
             Ok(file) => Some(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
@@ -359,7 +360,7 @@ impl Client {
                 _ = self.reader.read(&mut more) => return Ok(()),
             }
             if rotated(file.as_mut(), path).await {
-                file = tokio::fs::File::open(path).await.ok();
+                file = open_log(path).await.ok();
             }
         }
     }
@@ -388,6 +389,17 @@ impl Client {
         let mut line = serde_json::to_vec(reply)?;
         line.push(b'\n');
         timeout(WRITE, self.writer.write_all(&line)).await?
+    }
+}
+
+/// A log, and nothing that is read for ever or not at all in its place.
+async fn open_log(path: &Path) -> io::Result<tokio::fs::File> {
+    let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let mut options = tokio::fs::OpenOptions::new();
+    let file = options.read(true).custom_flags(nonblocking).open(path).await?;
+    match file.metadata().await?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
     }
 }
 

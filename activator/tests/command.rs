@@ -525,7 +525,14 @@ fn exit_4_where_the_outcome_is_unknown() {
 
 #[test]
 fn exit_5_where_nothing_serves() {
-    let site = Site::new();
+    let mut site = Site::configured("");
+    let file = site.path("activator.toml");
+    let astray = format!(
+        "[host.astray]\ndirectory = \"/nowhere/at/all\"\nbuilds = {:?}\n",
+        site.path("web")
+    );
+    fs::write(&file, fs::read_to_string(&file).unwrap() + &astray).unwrap();
+    site.start();
     let bad = site.bad();
     let said = site.exits(5, &["deploy", "web", &bad]);
     assert!(said.starts_with("web: nothing serves: it died: "), "{said}");
@@ -533,6 +540,8 @@ fn exit_5_where_nothing_serves() {
     assert!(said.contains("deploy a build"), "{said}");
     let said = site.complains(5, &["deploy", "web", "/nowhere"]);
     assert!(said.contains("/nowhere"), "{said}");
+    let said = site.exits(5, &["deploy", "astray", &bad]);
+    assert!(said.contains("in its directory, /nowhere/at/all: No such file"), "{said}");
 }
 
 #[test]
@@ -747,6 +756,64 @@ fn a_pipe_is_not_staged_and_keeps_no_daemon_from_its_end() {
     let said = site.exits(5, &["swap", "web", "v1"]);
     assert!(said.contains("no regular file"), "{said}");
     assert!(site.end(Signal::TERM).success());
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_no_success_and_a_reader_that_had_enough_is() {
+    let site = Site::new();
+    site.deploy(0, "v1");
+    let out_to = |stdout: Stdio, arguments: &[&str]| {
+        let mut command = site.command();
+        command.args(arguments).stdout(stdout).stderr(Stdio::piped());
+        let out = command.spawn().unwrap().wait_with_output().unwrap();
+        (out.status.code(), String::from_utf8(out.stderr).unwrap())
+    };
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into();
+    let questions = [
+        &["status"][..],
+        &["status", "--json"],
+        &["builds", "web"],
+        &["logs", "web"],
+        &["check", "activator.toml"],
+    ];
+    for arguments in questions {
+        let (exit, said) = out_to(full(), arguments);
+        assert_eq!(exit, Some(4), "{arguments:?}: {said}");
+        assert!(said.contains("cannot write to stdout: No space left"), "{said}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(out_to(writer.into(), arguments), (Some(0), String::new()), "{arguments:?}");
+    }
+    // What was done is done, and the status says so.
+    let (exit, said) = out_to(full(), &["restart", "web"]);
+    assert_eq!(exit, Some(0), "{said}");
+    assert!(said.contains("cannot write to stdout"), "{said}");
+    assert_eq!(site.status("web")["serves"], 2);
+}
+
+#[test]
+fn a_log_that_is_followed_may_be_cut_off_removed_and_be_no_file() {
+    let site = Site::new();
+    let log = site.path("state/hosts/web/output.log");
+    let mut follows =
+        site.command().args(["logs", "web", "-f"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follows.stdout.take().unwrap()).lines();
+    let mut next = || lines.next().unwrap().unwrap();
+    fs::write(&log, "a first line that is long\n").unwrap();
+    assert_eq!(next(), "a first line that is long");
+    fs::write(&log, "cut off\n").unwrap();
+    assert_eq!(next(), "cut off");
+    fs::remove_file(&log).unwrap();
+    let mode = rustix::fs::Mode::from_raw_mode(0o700);
+    rustix::fs::mknodat(rustix::fs::CWD, &log, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let said = site.complains(1, &["logs", "web"]);
+    assert!(said.contains("it is no regular file"), "{said}");
+    let fresh = log.with_extension("new");
+    fs::write(&fresh, "made anew\n").unwrap();
+    fs::rename(&fresh, &log).unwrap();
+    assert_eq!(next(), "made anew");
+    signal_to(&follows, Signal::TERM);
+    follows.wait().unwrap();
 }
 
 #[test]

@@ -103,6 +103,7 @@ pub fn spawn(launch: &Launch, leaf: Option<&Leaf>, deadline: Instant) -> Result<
     };
     let waiting = Waiting {
         program: launch.program.clone(),
+        directory: launch.directory.clone(),
         socket: socket.into(),
         go,
         take_back,
@@ -181,6 +182,7 @@ fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
 #[derive(Debug)]
 pub struct Waiting {
     program: PathBuf,
+    directory: PathBuf,
     socket: UnixStream,
     go: OwnedFd,
     /// The stub's end of `go` too: one that nobody has read can be taken back.
@@ -301,7 +303,9 @@ impl Waiting {
         let message = match step {
             Step::Read => format!("cannot start {program}: its stub cannot read the launch"),
             Step::Detach => format!("cannot start {program}: its stub cannot detach itself"),
-            Step::Directory => format!("cannot start {program} in its directory"),
+            Step::Directory => {
+                format!("cannot start {program} in its directory, {}", self.directory.display())
+            }
             Step::Ready => format!("cannot start {program}: its stub is confused"),
             Step::Exec => format!("cannot run {program}{}", hint(&self.program, &error)),
         };
