@@ -34,18 +34,23 @@ pub(crate) fn check(file: &Path) -> Result<u8, Failure> {
     for route in &routes {
         let found = layout::for_generations(layout::classify(route, None), route);
         let builds = staged::list(&route.builds).map_err(|error| (USAGE, error.to_string()))?;
-        let how = match (&route.socket, found, route.overlap) {
-            (None, _, true) => "no socket; overlaps".to_owned(),
-            (None, _, false) => "no socket; stops, then starts".to_owned(),
-            (Some(socket), Layout::Foreign, _) => format!(
-                "{}; too long for a socket of each generation, so it stops, then starts",
-                socket.display()
-            ),
-            (Some(socket), _, true) => format!("{}; overlaps", socket.display()),
-            (Some(socket), _, false) => format!("{}; stops, then starts", socket.display()),
+        let socket = match &route.socket {
+            None => "no socket".to_owned(),
+            // Nobody but the service's own setup makes it.
+            Some(socket) if !socket.parent().is_some_and(Path::is_dir) => {
+                format!("{}, in a directory that is not there", socket.display())
+            }
+            Some(socket) => socket.display().to_string(),
+        };
+        let swap = match (found, route.overlap) {
+            (Layout::Foreign, _) => {
+                "too long for a socket of each generation, so it stops, then starts"
+            }
+            (_, true) => "overlaps",
+            (_, false) => "stops, then starts",
         };
         lines.push(format!(
-            "host     {}: {how}; {} in {}",
+            "host     {}: {socket}; {swap}; {} in {}",
             route.host,
             match builds.len() {
                 0 => "no build yet".to_owned(),

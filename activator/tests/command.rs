@@ -406,6 +406,11 @@ fn exit_2_for_each_mistake_in_a_configuration() {
             assert!(complaint.contains("; correct it, and ask "), "{complaint}");
         }
     }
+    // No mistake, since it may be made at each boot; and worth knowing.
+    let nowhere = text.replace("web.sock", "run/web.sock");
+    fs::write(&file, nowhere).unwrap();
+    let shown = site.exits(0, &["check", "activator.toml"]);
+    assert!(shown.contains("run/web.sock, in a directory that is not there; overlaps"), "{shown}");
     // Two hosts on one socket: both rows read conflict.
     let more = format!("[host.other]\nsocket = {:?}\nbuilds = \"/b\"\n", site.path("web.sock"));
     fs::write(&file, format!("{text}\n{more}")).unwrap();
