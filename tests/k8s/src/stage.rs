@@ -55,16 +55,8 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    pub(crate) fn until(self, later: Instant) -> Took {
-        self.until_between(later, later)
-    }
-
-    pub(crate) fn until_event(self, event: &Event) -> Took {
-        let (earliest, latest) = event.happened;
-        self.until_between(earliest, latest)
-    }
-
-    fn until_between(self, earliest: Instant, latest: Instant) -> Took {
+    /// Until what happened between the two others.
+    pub(crate) fn until(self, (earliest, latest): (Instant, Instant)) -> Took {
         Took {
             at_least: earliest.saturating_duration_since(self.ended),
             at_most: latest.saturating_duration_since(self.began),
@@ -202,15 +194,16 @@ impl<'a> Case<'a> {
         Ok(pod)
     }
 
-    /// Waits until the kubelet takes the worker for started, and returns when word of it came.
-    pub(crate) fn started(&self, pod: &mut Pod) -> Result<Instant, Stop> {
+    /// Waits until the kubelet takes the worker for started, and returns between which two that was.
+    pub(crate) fn started(&self, pod: &mut Pod) -> Result<(Instant, Instant), Stop> {
         self.step("waits until the worker has started");
         let limit = pod.clock.startup_kill().at_most + PATIENCE;
         let started = self
             .until("the worker never started", limit, |seen| {
                 let mut history = seen.history(&pod.name);
                 let first = history.find(|pod| pod.container(WORKER).is_some_and(|it| it.started));
-                first.map(|pod| pod.at)
+                // Without a readiness probe it is ready then.
+                first.map(|pod| pod.ready.unwrap_or((pod.at, pod.at)))
             })
             .map_err(|stop| self.with_log(stop, &pod.name))?;
         pod.calls = self.calls(&pod.name)?;

@@ -39,6 +39,8 @@ pub(crate) struct Pod {
     pub(crate) deleted: bool,
     pub(crate) ip: String,
     pub(crate) node_ip: String,
+    /// Where all of its containers are ready, that came to be so between these two.
+    pub(crate) ready: Option<(Instant, Instant)>,
     pub(crate) containers: Vec<Container>,
 }
 
@@ -230,13 +232,15 @@ impl Shared {
             let (object, at) = (&told["object"], Instant::now());
             count += 1;
             let mut seen = lock(&self.seen);
+            let same_clock = self.same_clock.load(Ordering::Relaxed);
+            let age = |stamp: &Value| same_clock.then(|| age(stamp)).flatten().unwrap_or_default();
             match kind {
-                "pods" => seen.pods.push(pod(object, told["type"] == "DELETED", at)),
-                _ => {
-                    let same_clock = self.same_clock.load(Ordering::Relaxed);
-                    let age = same_clock.then(|| age(object)).flatten();
-                    seen.events.push(event(object, at, age));
+                "pods" => {
+                    let mut pod = pod(object, told["type"] == "DELETED", at);
+                    pod.ready = ready(object).map(|since| happened(at, age(since)));
+                    seen.pods.push(pod);
                 }
+                _ => seen.events.push(event(object, at, age(&object["lastTimestamp"]))),
             }
             drop(seen);
             self.news.notify_all();
@@ -262,6 +266,7 @@ fn pod(object: &Value, deleted: bool, at: Instant) -> Pod {
         deleted,
         ip: text(&object["status"]["podIP"]),
         node_ip: text(&object["status"]["hostIP"]),
+        ready: None,
         containers: containers.into_iter().flatten().map(container).collect(),
     }
 }
@@ -280,11 +285,18 @@ fn container(status: &Value) -> Container {
     }
 }
 
-fn event(object: &Value, at: Instant, age: Option<Duration>) -> Event {
+/// Since when all of the pod's containers are ready, if they are.
+fn ready(object: &Value) -> Option<&Value> {
+    let conditions = object["status"]["conditions"].as_array()?;
+    let ready = conditions.iter().find(|condition| condition["type"] == "ContainersReady")?;
+    (ready["status"] == "True").then(|| &ready["lastTransitionTime"])
+}
+
+fn event(object: &Value, at: Instant, age: Duration) -> Event {
     let involved = &object["involvedObject"];
     Event {
         at,
-        happened: happened(at, age.unwrap_or_default()),
+        happened: happened(at, age),
         pod: text(&involved["name"]),
         reason: text(&object["reason"]),
         message: text(&object["message"]),
@@ -294,9 +306,9 @@ fn event(object: &Value, at: Instant, age: Option<Duration>) -> Event {
 /// The resolution of the kubelet's stamps.
 const STAMPED: Duration = Duration::from_secs(1);
 
-/// How long ago the second began in which it happened last.
-fn age(event: &Value) -> Option<Duration> {
-    let stamp = humantime::parse_rfc3339(event["lastTimestamp"].as_str()?).ok()?;
+/// How long ago the second began that a stamp names.
+fn age(stamp: &Value) -> Option<Duration> {
+    let stamp = humantime::parse_rfc3339(stamp.as_str()?).ok()?;
     SystemTime::now().duration_since(stamp).ok()
 }
 
@@ -313,14 +325,27 @@ mod tests {
 
     #[test]
     fn what_is_told_late_happened_in_the_second_it_was_stamped_with() {
-        let object = serde_json::json!({ "lastTimestamp": "2001-09-09T01:46:40Z" });
         let at = Instant::now();
         let soon = Duration::from_millis(900);
         let late = Duration::from_secs(7);
-        assert!(age(&object) > Some(late));
-        assert_eq!(age(&serde_json::json!({ "lastTimestamp": null })), None);
-        assert_eq!(event(&object, at, None).happened, (at, at));
-        assert_eq!(event(&object, at, Some(soon)).happened, (at, at));
-        assert_eq!(event(&object, at, Some(late)).happened, (at - late, at - late + STAMPED));
+        assert!(age(&"2001-09-09T01:46:40Z".into()) > Some(late));
+        assert_eq!(age(&Value::Null), None);
+        assert_eq!(happened(at, Duration::ZERO), (at, at));
+        assert_eq!(happened(at, soon), (at, at));
+        assert_eq!(happened(at, late), (at - late, at - late + STAMPED));
+    }
+
+    #[test]
+    fn a_pod_is_ready_since_its_condition_changed_to_true() {
+        let pod = |status: &str| {
+            let since = "2001-09-09T01:46:40Z";
+            let of = |kind: &str, status: &str| serde_json::json!({ "type": kind, "status": status, "lastTransitionTime": since });
+            serde_json::json!({ "status": {
+                "conditions": [of("Initialized", "True"), of("ContainersReady", status)],
+            } })
+        };
+        assert_eq!(ready(&pod("True")), Some(&"2001-09-09T01:46:40Z".into()));
+        assert_eq!(ready(&pod("False")), None);
+        assert_eq!(ready(&Value::Null), None);
     }
 }

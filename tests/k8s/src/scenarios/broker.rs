@@ -24,7 +24,7 @@ pub(super) fn queue_deleted(case: &Case<'_>) -> Result<Report, Stop> {
     report.within(
         "queue deleted → the kubelet ends the container",
         pod.clock.kill(),
-        deleted.until_event(&killed),
+        deleted.until(killed.happened),
         pod.calls,
     );
     stale(case, &pod, 0, deleted.began, &mut report);

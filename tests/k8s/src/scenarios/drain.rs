@@ -25,14 +25,14 @@ pub(super) fn stuck(case: &Case<'_>) -> Result<Report, Stop> {
     report.within(
         "SIGTERM → the kubelet sees it red",
         pod.clock.stuck_drain_red(),
-        asked.until_event(&red),
+        asked.until(red.happened),
         pod.clock.liveness.period + pod.calls,
     );
     let killed = case.killed(&pod, asked.began, "liveness", limit)?;
     report.within(
         "SIGTERM → the kubelet ends the container",
         pod.clock.stuck_drain_kill(),
-        asked.until_event(&killed),
+        asked.until(killed.happened),
         pod.calls,
     );
     stale(case, &pod, 0, asked.began, &mut report);

@@ -65,7 +65,7 @@ pub(super) fn frozen(case: &Case<'_>) -> Result<Report, Stop> {
     report.within(
         "SIGSTOP → the kubelet ends the container",
         window,
-        stopped.until_event(&killed),
+        stopped.until(killed.happened),
         pod.calls,
     );
     if case.stage.probe.is_served {

@@ -52,7 +52,7 @@ pub(super) fn marks(case: &Case<'_>) -> Result<Report, Stop> {
     report.within(
         "no mark any more → the kubelet ends the container",
         pod.clock.kill(),
-        ill.until_event(&killed),
+        ill.until(killed.happened),
         pod.calls,
     );
     stale(case, &pod, 0, ill.began, &mut report);

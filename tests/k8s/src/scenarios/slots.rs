@@ -22,7 +22,7 @@ pub(super) fn one_ill(case: &Case<'_>) -> Result<Report, Stop> {
     report.within(
         "one of three frozen → the kubelet ends the container",
         pod.clock.kill(),
-        stopped.until_event(&killed),
+        stopped.until(killed.happened),
         pod.calls,
     );
     // Nothing of the other two: their marks are fresh, and do not help.

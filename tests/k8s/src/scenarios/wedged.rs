@@ -29,7 +29,7 @@ fn runtime(case: &Case<'_>) -> Result<Report, Stop> {
     report.within(
         "runtime blocked → the kubelet ends the container",
         window,
-        blocked.until_event(&killed),
+        blocked.until(killed.happened),
         pod.calls,
     );
     stale(case, &pod, 0, blocked.began, &mut report);
@@ -64,7 +64,7 @@ fn jobs(case: &Case<'_>) -> Result<Report, Stop> {
     report.within(
         "four of four places taken → deadline → the kubelet ends the container",
         window,
-        published.until_event(&killed),
+        published.until(killed.happened),
         pod.calls,
     );
     stale(case, &pod, 0, published.began, &mut report);
