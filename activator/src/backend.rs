@@ -171,7 +171,7 @@ pub trait Generations: Send + Sync {
     /// [`StartError`] says what is left.
     fn start_staged(&self, start: &Start<'_>, generation: Gen) -> Result<(Gen, Proc), StartError>;
 
-    /// A build's own tier, else the host's.
+    /// A build's own tier, or the live build's where none is named; the host's where that says none.
     fn gen_tier(&self, route: &Route, build: Option<&BuildName>) -> Limit;
 
     /// A pinned wake is healthy: its socket's mode is widened.

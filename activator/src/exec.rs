@@ -252,10 +252,13 @@ impl ExecBackend {
             .doing(|| format!("open the log {}", path.display()))
     }
 
+    fn live_build(&self, route: &Route) -> Result<Option<BuildName>, Error> {
+        HostDirectory::open(&self.state, &route.host)?.live_build()
+    }
+
     /// What a start without a staged path runs: the build that the live link names, as it is now.
     fn read_live(&self, route: &Route) -> Result<staged::Staged, Error> {
-        let directory = HostDirectory::open(&self.state, &route.host)?;
-        let build = directory.live_build()?.ok_or_else(|| {
+        let build = self.live_build(route)?.ok_or_else(|| {
             Error::new(
                 Kind::Unknown,
                 format!("{}: nothing was ever deployed: there is no live build", route.host),
@@ -374,7 +377,8 @@ impl Generations for ExecBackend {
         mut generation: Gen,
     ) -> Result<(Gen, Proc), StartError> {
         let route = start.route;
-        if generation.tier == Limit::default() {
+        let no_tier = generation.tier == Limit::default();
+        if no_tier {
             generation.tier = self.gen_tier(route, generation.build.as_ref());
         }
         let name = LeafName::Generation(generation.number, start.slot);
@@ -404,7 +408,10 @@ impl Generations for ExecBackend {
             None => {
                 let live = self.read_live(route)?;
                 gate = self.ask_live(gate, route, &live.name);
-                generation.tier = live.tier;
+                if no_tier {
+                    // Read with the program: the link may have been repointed since.
+                    generation.tier = live.tier;
+                }
                 generation.build = Some(live.name);
                 generation.digest = Some(live.digest);
                 live.program
@@ -416,15 +423,15 @@ impl Generations for ExecBackend {
     }
 
     fn gen_tier(&self, route: &Route, build: Option<&BuildName>) -> Limit {
-        let own = build.map(|build| staged::tier(&route.builds, build, &route.tier));
-        match own {
-            Some(Ok(tier)) => tier,
-            Some(Err(error)) => {
-                tracing::warn!(host = %route.host, %error, "the build's own tier cannot be read");
-                route.tier
-            }
-            None => route.tier,
-        }
+        let build = build.map_or_else(|| self.live_build(route), |build| Ok(Some(build.clone())));
+        let own = build.and_then(|build| match build {
+            Some(build) => staged::tier(&route.builds, &build, &route.tier),
+            None => Ok(route.tier),
+        });
+        own.unwrap_or_else(|error| {
+            tracing::warn!(host = %route.host, %error, "the build's own tier cannot be read");
+            route.tier
+        })
     }
 
     fn gen_ready(&self, route: &Route, generation: &Gen) {

@@ -6,6 +6,7 @@
 
 mod adoption;
 mod awaits;
+mod backend;
 mod bad;
 mod basics;
 mod builds;
@@ -15,9 +16,11 @@ mod daemon;
 mod ending;
 mod fallback;
 mod foreign;
+mod gates;
 mod heap;
 mod holds;
 mod judged;
+mod lease;
 mod links;
 mod live;
 mod outside;
@@ -61,6 +64,8 @@ fn main() -> ExitCode {
         awaits::ALL,
         panics::ALL,
         links::ALL,
+        backend::ALL,
+        gates::ALL,
         switch::ALL,
         builds::ALL,
         fallback::ALL,

@@ -12,6 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tempfile::TempDir;
 use tickmark_activator::backend::Backend;
 use tickmark_activator::config::Config;
+use tickmark_activator::state::HostDirectory;
 use tickmark_activator::{Activator, Answer, BuildName, Hooks, HostName, Options};
 
 #[path = "../../../worker/tests/skipping/mod.rs"]
@@ -134,10 +135,9 @@ impl Site {
     }
 
     /// Points the live link at a build, as an administrator may.
-    pub(crate) fn point_live_at(&self, build: &str) {
-        let live = self.state().join("hosts/orders/live");
-        fs::remove_file(&live).unwrap();
-        std::os::unix::fs::symlink(self.builds().join(build), &live).unwrap();
+    pub(crate) fn point_live_at(&self, name: &str) {
+        let directory = HostDirectory::open(&self.state(), &host()).unwrap();
+        directory.repoint_live(&self.builds(), &build(name)).unwrap();
     }
 
     /// What the last sidecar said of itself: its generation and build, and its number.

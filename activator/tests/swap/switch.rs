@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tickmark_activator::backend::Generations as _;
-use tickmark_activator::exec::ExecBackend;
-use tickmark_activator::health::MarksRoot;
 use tickmark_activator::{Gen, GenerationNumber, Route};
 
+use crate::backend::{backend, row};
 use crate::basics::Case;
 use crate::site::{Site, host};
 
@@ -25,15 +24,6 @@ pub(crate) const ALL: &[Case] = &[
         Box::pin(async { no_paths() })
     }),
 ];
-
-fn backend(site: &Site) -> ExecBackend {
-    std::fs::create_dir_all(site.state()).unwrap();
-    ExecBackend::new(&site.state(), MarksRoot::of(&site.state()).unwrap(), None)
-}
-
-fn row(site: &Site) -> Route {
-    Route { socket: Some(site.socket()), ..Route::new(host()) }
-}
 
 /// The first generation, as it is once it was started.
 fn first(site: &Site) -> Gen {
