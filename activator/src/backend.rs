@@ -506,7 +506,14 @@ mod tests {
     struct Half {
         kills: bool,
         empties: bool,
+        runs_sidecars: bool,
         called: Mutex<Vec<&'static str>>,
+    }
+
+    impl Half {
+        fn call(&self, what: &'static str) {
+            self.called.lock().unwrap().push(what);
+        }
     }
 
     impl Backend for Half {
@@ -519,20 +526,42 @@ mod tests {
         fn empty(&self) -> Option<&dyn EmptyHost> {
             self.empties.then_some(self)
         }
+        fn sidecars(&self) -> Option<&dyn Sidecars> {
+            self.runs_sidecars.then_some(self)
+        }
     }
 
     impl KillHost for Half {
         fn kill_host(&self, _: &Route, _: &[&Process], _: Instant) -> Result<(), Error> {
-            self.called.lock().unwrap().push("kill");
+            self.call("kill");
             Ok(())
         }
     }
 
     impl EmptyHost for Half {
         fn empty_host(&self, _: &Route, _: &[&Process], _: Instant) -> Result<(), Error> {
-            self.called.lock().unwrap().push("empty");
+            self.call("empty");
             Ok(())
         }
+    }
+
+    impl Sidecars for Half {
+        fn start_sidecar_gen(&self, _: &Start<'_>, _: &Gen) -> Result<Proc, StartError> {
+            self.call("the generation's");
+            Err(failed().into())
+        }
+        fn start_sidecar(&self, _: &Start<'_>) -> Result<Proc, StartError> {
+            self.call("the unit's own");
+            Err(failed().into())
+        }
+        fn kill_sidecar(&self, _: &Route, _: Option<&Process>, _: Instant) -> Result<(), Error> {
+            self.call("kill the sidecar");
+            Ok(())
+        }
+    }
+
+    fn failed() -> Error {
+        Error::new(Kind::Failed, "it does not start")
     }
 
     fn split(kills: bool, empties: bool) -> (SplitBackend, Arc<Half>) {
@@ -548,17 +577,65 @@ mod tests {
         Route { backing: Backing::Unit("orders.service".into()), ..exec() }
     }
 
+    fn start_of<'a>(route: &'a Route, gate: &'a Gate) -> Start<'a> {
+        Start { route, slot: 0, gate, note: &|_| Ok(()), deadline: Instant::now() }
+    }
+
+    #[test]
+    fn only_an_outcome_that_is_not_proven_may_have_a_handle() {
+        let refused = StartError::Refused(BoxError::from("no").into());
+        for (error, ran) in [
+            (refused, false),
+            (StartError::Failed(failed()), false),
+            (StartError::MayHaveRun(None, failed()), true),
+            (StartError::KillUnproven(None, failed()), true),
+        ] {
+            assert_eq!(error.nothing_ran(), !ran, "{error:?}");
+            assert!(error.into_parts().0.is_none());
+        }
+        for unproven in [StartError::MayHaveRun, StartError::KillUnproven] {
+            let process = Process::of_child(std::process::id()).unwrap();
+            let launched = Launched { token: String::new(), marks: "/none".into() };
+            let proc = Proc { process, leaf: None, launched, slot: 3 };
+            let error = unproven(Some(Box::new(proc)), failed());
+            assert!(!error.nothing_ran());
+            assert_eq!(error.into_parts().0.expect("its handle").slot, 3);
+        }
+    }
+
+    #[test]
+    fn a_unit_rows_sidecar_is_the_units_own() {
+        let half = |runs_sidecars| Arc::new(Half { runs_sidecars, ..Half::default() });
+        let (exec_half, unit_half) = (half(true), half(true));
+        let split = SplitBackend {
+            exec: Arc::clone(&exec_half) as Arc<dyn Backend>,
+            unit: Some(Arc::clone(&unit_half) as Arc<dyn Backend>),
+        };
+        let gate = Gate::none();
+        let generation = Gen::cold(GenerationNumber::FIRST);
+        for route in [unit(), exec()] {
+            let start = start_of(&route, &gate);
+            assert!(split.start_sidecar_gen(&start, &generation).is_err());
+            split.kill_sidecar(&route, None, Instant::now()).unwrap();
+        }
+        assert_eq!(*unit_half.called.lock().unwrap(), ["the unit's own"]);
+        assert_eq!(*exec_half.called.lock().unwrap(), ["the generation's", "kill the sidecar"]);
+        // A half that runs none says so, and to kill one is no error.
+        let split = SplitBackend { exec: half(false), unit: Some(half(false)) };
+        for route in [unit(), exec()] {
+            let start = start_of(&route, &gate);
+            let error = split.start_sidecar_gen(&start, &generation).unwrap_err();
+            assert!(error.nothing_ran() && error.into_parts().1.is_no_generations());
+            split.kill_sidecar(&route, None, Instant::now()).unwrap();
+        }
+    }
+
     #[test]
     fn a_unit_row_and_a_backend_without_generations_have_each_its_own_error() {
         let (split, _) = split(true, true);
+        let gate = Gate::none();
         let start = |route: &Route| {
-            let start = Start {
-                route,
-                slot: 0,
-                gate: &Gate::none(),
-                note: &|_| Ok(()),
-                deadline: Instant::now(),
-            };
+            let start = start_of(route, &gate);
             let error = split.start_staged(&start, Gen::cold(GenerationNumber::FIRST)).unwrap_err();
             assert!(error.nothing_ran());
             error.into_parts().1
@@ -570,7 +647,11 @@ mod tests {
         assert!(split.restore_parent(&unit(), &tier).unwrap_err().is_unit());
         let generation = Gen::cold(GenerationNumber::FIRST);
         assert!(split.gen_switched(&unit(), &generation).unwrap_err().is_unit());
-        split.gen_ready(&unit(), &generation);
+        let stopped = Stopped::Generation(&generation);
+        assert!(split.gen_stopped(&unit(), stopped).unwrap_err().is_unit());
+        let leaf = LeafName::Generation(generation.number, 0);
+        assert!(split.end(&unit(), leaf, None, Instant::now()).unwrap_err().is_unit());
+        assert!(split.leaves(&unit()).unwrap_err().is_unit());
         assert_eq!(split.gen_tier(&unit(), None), Limit::default());
     }
 
@@ -591,6 +672,7 @@ mod tests {
             let (split, half) = split(kills, empties);
             split.empty_host(&exec(), &[], Instant::now()).unwrap();
             assert_eq!(*half.called.lock().unwrap(), called);
+            split.kill_host(&exec(), &[], Instant::now()).unwrap();
         }
     }
 }

@@ -291,13 +291,20 @@ mod tests {
     #[test]
     fn with_no_gate_no_record_and_no_live_check_there_is_no_hook() {
         assert!(Gate::none().hook().is_none());
+        assert!(Gate::none().within(Context::new()).hook().is_none());
         let trace = Trace::default();
         assert!(Gate::none().live(trace.asks("live")).hook().is_some());
         assert!(Gate::none().recording(trace.writes(true)).hook().is_some());
     }
 
     #[test]
-    fn a_failed_write_refuses_and_keeps_the_error_as_it_is() {
+    fn a_failed_write_refuses_asks_nothing_more_and_keeps_the_error_as_it_is() {
+        let trace = Trace::default();
+        let gate = Gate::asking(Context::new(), trace.asks("caller"))
+            .recording(|| Err("disk full".into()));
+        let refused = gate.pass(|| panic!("it ran")).unwrap_err();
+        assert_eq!(refused.into_inner().to_string(), "disk full");
+        assert_eq!(trace.said(), ["caller"]);
         let gate = Gate::none().recording(|| Err("disk full".into()));
         let refused = gate.pass(|| panic!("it ran")).unwrap_err();
         let error = refused.into_error();
@@ -318,6 +325,21 @@ mod tests {
         let refused = gate.pass(|| panic!("it ran")).unwrap_err();
         assert_eq!(refused.into_inner().to_string(), "superseded");
         assert_eq!(asked.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn what_the_caller_refuses_asks_neither_the_live_check_nor_the_record() {
+        let trace = Trace::default();
+        let gate = Gate::asking(Context::new(), || Err("no".into()))
+            .live(trace.asks("live"))
+            .recording(trace.writes(true));
+        gate.pass(|| panic!("it ran")).unwrap_err();
+        assert!(trace.said().is_empty());
+        let gate = Gate::asking(Context::new(), trace.asks("caller"))
+            .live(|| Err("failed before".into()))
+            .recording(trace.writes(true));
+        gate.pass(|| panic!("it ran")).unwrap_err();
+        assert_eq!(trace.said(), ["caller"]);
     }
 
     #[test]
