@@ -3,12 +3,13 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use tickmark_activator::cgroup::{Delegation, Evidence, Setting, Unproven, leader_exit};
-use tickmark_activator::process::Exit;
+use tickmark_activator::cgroup::{Delegation, Evidence, Leaf, Setting, Unproven, leader_exit};
+use tickmark_activator::process::{Exit, Process};
 use tickmark_activator::stub;
 use tickmark_activator::{HostName, LeafName};
 
@@ -127,9 +128,14 @@ fn a_cgroup_removed_underneath_is_proven_by_the_descriptor_held_since_before(sit
 }
 
 /// In this test's own mount namespace.
-fn mount_over(source: &str, target: &std::path::Path) {
+pub(crate) fn mount_over(source: &str, target: &Path) {
     let status = Command::new("mount").arg("--bind").arg(source).arg(target).status();
     assert!(status.expect("mount runs").success());
+}
+
+pub(crate) fn unmount(target: &Path) {
+    let status = Command::new("umount").arg(target).status();
+    assert!(status.expect("umount runs").success());
 }
 
 fn a_masked_kill_is_unproven_and_falls_back_to_the_leader_only_where_asked_for_empty(site: &Site) {
@@ -153,8 +159,7 @@ fn a_masked_kill_is_unproven_and_falls_back_to_the_leader_only_where_asked_for_e
         // A kill that was not sent leaves no mark.
         let launch = site.files.worker("end", &[]);
         stub::spawn(&launch, Some(&leaf), soon()).expect("not marked");
-        let status = Command::new("umount").arg(&masked).status();
-        assert!(status.expect("umount runs").success());
+        unmount(&masked);
     }
 }
 
@@ -169,8 +174,7 @@ fn a_kill_mounted_from_another_cgroup_is_not_taken_for_its_own(site: &Site) {
     let unproven = leaf.kill(&[&process], soon()).unwrap_err();
     assert!(unproven.is_no_kill(), "{unproven}");
     assert_eq!(bystander.exited().unwrap(), None);
-    let status = Command::new("umount").arg(&masked).status();
-    assert!(status.expect("umount runs").success());
+    unmount(&masked);
 }
 
 fn no_delegation_is_unproven_and_falls_back_to_the_leader_only_where_asked_for_empty(site: &Site) {
@@ -199,7 +203,8 @@ fn no_delegation_is_unproven_and_falls_back_to_the_leader_only_where_asked_for_e
     process.wait(soon()).unwrap();
 }
 
-fn a_threaded_cgroup_is_unproven_while_its_host_can_be_killed(site: &Site) {
+/// A leaf that was made threaded, and a process that was put into it.
+pub(crate) fn threaded(site: &Site) -> (Leaf, Process) {
     let leaf = site.fresh(1);
     let path = site.leaf_path(leaf.name());
     fs::write(path.join("cgroup.type"), "threaded").unwrap();
@@ -209,6 +214,11 @@ fn a_threaded_cgroup_is_unproven_while_its_host_can_be_killed(site: &Site) {
     assert!(error.to_string().contains("is threaded"), "{error}");
     let process = waiting.go(soon()).unwrap();
     fs::write(path.join("cgroup.procs"), pid.to_string()).unwrap();
+    (leaf, process)
+}
+
+fn a_threaded_cgroup_is_unproven_while_its_host_can_be_killed(site: &Site) {
+    let (leaf, process) = threaded(site);
     let unproven = leaf.kill(&[&process], soon()).unwrap_err();
     assert!(matches!(unproven, Unproven::Threaded(_)), "{unproven}");
     assert_eq!(process.exited().unwrap(), None);

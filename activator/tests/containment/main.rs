@@ -7,8 +7,10 @@
 //! something is missing; with `TICKMARK_NO_SKIPS` that fails.
 
 mod cgroups;
+mod failing_close;
 mod guest;
 mod limits;
+mod marks;
 mod site;
 mod stubs;
 mod trace;
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
     let mut cases = stubs::cases();
     cases.extend(cgroups::cases());
     cases.extend(limits::cases());
+    cases.extend(marks::cases());
     let trials = cases
         .into_iter()
         .map(|case| {
