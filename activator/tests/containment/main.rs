@@ -6,6 +6,7 @@
 //! there, and the whole suite runs in it once more. Skipped, with the reason in one line, where
 //! something is missing; with `TICKMARK_NO_SKIPS` that fails.
 
+mod backend;
 mod cgroups;
 mod failing_close;
 mod guest;
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
     cases.extend(cgroups::cases());
     cases.extend(limits::cases());
     cases.extend(marks::cases());
+    cases.extend(backend::cases());
     let trials = cases
         .into_iter()
         .map(|case| {
