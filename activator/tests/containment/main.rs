@@ -12,8 +12,14 @@ mod failing_close;
 mod guest;
 mod limits;
 mod marks;
+#[allow(dead_code, reason = "another of its backends is for the other tests")]
+#[path = "../swap/outside.rs"]
+mod outside;
+#[path = "../swap/service.rs"]
+mod service;
 mod site;
 mod stubs;
+mod swaps;
 mod trace;
 mod worker;
 
@@ -62,6 +68,9 @@ fn main() -> ExitCode {
     if worker::is_one() {
         return worker::run();
     }
+    if std::env::args().nth(1).as_deref() == Some("service") {
+        return service::run();
+    }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(4));
     let missing = site::missing_means();
@@ -73,6 +82,7 @@ fn main() -> ExitCode {
     cases.extend(limits::cases());
     cases.extend(marks::cases());
     cases.extend(backend::cases());
+    cases.extend(swaps::cases());
     let trials = cases
         .into_iter()
         .map(|case| {

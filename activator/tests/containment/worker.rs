@@ -36,6 +36,7 @@ pub(crate) fn run() -> ExitCode {
         ("leave-first-thread", []) => leave_first_thread(),
         ("count", []) => count(),
         ("parent", [program, trace]) => parent(program, trace),
+        ("activator", [config, point]) => crate::swaps::comes_to(config, point),
         _ => return ExitCode::FAILURE,
     }
     say("waits");
