@@ -144,12 +144,14 @@ fn a_masked_kill_of_a_sidecar_is_unproven_and_kills_nothing(site: &Site) {
     let Gone::Empty(empty) = gone else { panic!("{gone:?}") };
     assert_eq!(empty.evidence(), Evidence::LeaderExit);
     assert_eq!(proc.process.exited().unwrap(), Some(Exit::Signal(9)));
+    proc.launched.forget();
     unmask(&path);
 
     // Unmasked, it returns once the cgroup is empty, and leaves its neighbour alone.
     let proc = sidecar(&backend, site, &route);
     backend.kill_sidecar(&route, Some(&proc.process), soon()).expect("proven");
     assert_eq!(proc.process.wait(soon()).unwrap(), Some(Exit::Signal(9)));
+    proc.launched.forget();
     let leaf = site.host.open_leaf(LeafName::Sidecar).unwrap().expect("a killed one is kept");
     assert!(!leaf.populated().unwrap());
     assert_eq!(incumbent.exited().unwrap(), None);
@@ -166,7 +168,9 @@ fn no_delegation_has_an_answer_of_its_own_for_host_and_sidecar(site: &Site) {
     let error = backend.kill_sidecar(&route, Some(&proc.process), soon()).unwrap_err();
     assert!(error.is_no_containment() && !error.is_unproven(), "{error:?}");
     assert_eq!(proc.process.exited().unwrap(), Some(Exit::Signal(9)), "its leader is killed");
+    proc.launched.forget();
     let proc = sidecar(&backend, site, &route);
     backend.empty_host(&route, &[&proc.process], soon()).expect("its leader's exit");
     assert_eq!(proc.process.exited().unwrap(), Some(Exit::Signal(9)));
+    proc.launched.forget();
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tickmark_activator::cgroup::Limit;
 use tickmark_activator::config::Config;
 use tickmark_activator::gate::{Context, Ended};
+use tickmark_activator::health::MarksRoot;
 use tickmark_activator::swap::{Outcome, Why};
 use tickmark_activator::{Activator, Answer, BuildName, Hooks, HostName, Options};
 use tokio::runtime::Runtime;
@@ -246,4 +247,5 @@ fn a_refused_start_whose_first_slot_left_its_cgroup_is_not_proven_killed(site: &
         activator.close().await;
     });
     other.kill(&[], crate::site::soon()).expect("empty");
+    MarksRoot::of(&site.files.path("state")).unwrap().retain(&[]);
 }
