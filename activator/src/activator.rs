@@ -23,7 +23,7 @@ use crate::host::{Answer, Ask, Host, HostStatus, Restart, Settings, Shared, Step
 use crate::name::{BuildName, GenerationNumber, HostName};
 use crate::route::Route;
 use crate::staged::{self, Staged};
-use crate::state::{HostDirectory, Lease};
+use crate::state::{HostDirectory, Lease, Ran};
 
 /// How many steps a slow listener may fall behind before it misses some.
 const STEPS: usize = 1024;
@@ -116,7 +116,7 @@ impl Activator {
             let marks = MarksRoot::of(&state)?;
             let delegation = Delegation::find(&setting)?;
             mark_conflicts(&mut settings, &commands);
-            forget_old_marks(&marks, &lease)?;
+            forget_old_marks(&marks, &lease, &settings)?;
             Ok((Arc::new(lease), marks, delegation, settings))
         })
         .await?;
@@ -461,10 +461,13 @@ fn needs(shared: &Shared, captured: &[Staged]) -> Result<Vec<PathBuf>, Error> {
 }
 
 fn settings(name: &HostName, host: &HostConfig) -> Settings {
+    // As its worker reads it: the first that is set decides, whether it says an age or not.
     let max_age = ["TICKMARK_MAX_AGE", "KICKS_LIVENESS_MAX_AGE"]
         .iter()
         .filter_map(|variable| host.env.get(*variable))
-        .find_map(|text| tickmark::settings::parse_max_age(text.trim().as_bytes()));
+        .map(|text| text.trim())
+        .find(|text| !text.is_empty())
+        .and_then(|text| tickmark::settings::parse_max_age(text.as_bytes()));
     Settings {
         route: host.route(name),
         start_deadline: host.start_deadline.0,
@@ -494,13 +497,26 @@ fn mark_conflicts(settings: &mut [Settings], commands: &Path) {
 }
 
 /// Removes marks of launches that no state file names any more, whether its host is still
-/// configured or not.
-fn forget_old_marks(marks: &MarksRoot, lease: &Lease) -> Result<(), Error> {
+/// configured or not. One that is not, and may still run, is said.
+fn forget_old_marks(
+    marks: &MarksRoot,
+    lease: &Lease,
+    configured: &[Settings],
+) -> Result<(), Error> {
     let mut kept: Vec<Launched> = Vec::new();
     for host in HostDirectory::list(lease.path())? {
         let state = HostDirectory::open(lease.path(), &host)?.load()?;
         let ran = state.ran.into_values().flat_map(|ran| ran.slots);
-        kept.extend(ran.chain(state.sidecar.map(|(_, ran)| ran)).map(|ran| ran.launched));
+        let ran: Vec<Ran> = ran.chain(state.sidecar.map(|(_, ran)| ran)).collect();
+        let is_configured = configured.iter().any(|one| one.route.host == host);
+        if !is_configured && !ran.is_empty() {
+            tracing::warn!(
+                %host,
+                "it is not in the configuration any more, and what runs of it runs on, neither judged \
+                 nor restarted: to end it, put it back and stop it first"
+            );
+        }
+        kept.extend(ran.into_iter().map(|ran| ran.launched));
     }
     marks.retain(&kept.iter().collect::<Vec<_>>());
     Ok(())

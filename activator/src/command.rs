@@ -152,8 +152,8 @@ pub(crate) fn main() -> ExitCode {
     let done = match cli.command {
         Command::Check { file } => check::check(&file),
         command => config(&cli.config).and_then(|(config, socket)| {
-            let threads = !matches!(command, Command::Run);
-            let runtime = if threads {
+            let asks = !matches!(command, Command::Run);
+            let runtime = if asks {
                 tokio::runtime::Builder::new_current_thread().enable_all().build()
             } else {
                 tokio::runtime::Builder::new_multi_thread().enable_all().build()

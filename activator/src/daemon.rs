@@ -411,6 +411,9 @@ async fn over(ended: &mut watch::Receiver<bool>) {
 /// Where the last `lines` lines begin.
 async fn last_lines(file: &mut tokio::fs::File, lines: u64) -> io::Result<u64> {
     let mut at = file.seek(SeekFrom::End(0)).await?;
+    if lines == 0 {
+        return Ok(at);
+    }
     let mut left = lines;
     let mut chunk = vec![0; CHUNK];
     let mut first = true;
@@ -480,7 +483,7 @@ mod tests {
             ("one\n", 5, "one\n"),
             ("one\ntwo\nthree\n", 2, "two\nthree\n"),
             ("one\ntwo\nthree", 2, "two\nthree"),
-            ("one\ntwo\n", 0, "two\n"),
+            ("one\ntwo\n", 0, ""),
             ("\n\n\n", 2, "\n\n"),
         ] {
             std::fs::write(&path, text).unwrap();

@@ -695,6 +695,27 @@ fn the_hosts_serve_on_while_their_daemon_restarts() {
 }
 
 #[test]
+fn a_host_that_left_the_configuration_runs_on_and_is_said() {
+    let mut site = Site::new();
+    site.deploy(0, "v1");
+    site.end(Signal::TERM);
+    let file = site.path("activator.toml");
+    let whole = fs::read_to_string(&file).unwrap();
+    let (before, rest) = whole.split_once("[host.web]").unwrap();
+    let (_web, queue) = rest.split_once("[host.queue]").unwrap();
+    fs::write(&file, format!("{before}[host.queue]{queue}")).unwrap();
+    site.start();
+    let said = "it is not in the configuration any more, and what runs of it runs on";
+    until("it is said", || site.log().contains(said));
+    assert_eq!(site.log().matches(said).count(), 1, "{}", site.log());
+    assert_eq!(site.get(), "/hello from build v1, generation 1\n");
+    site.end(Signal::TERM);
+    fs::write(&file, whole).unwrap();
+    site.start();
+    site.exits(0, &["stop", "web"]);
+}
+
+#[test]
 fn sighup_changes_nothing_and_says_what_to_do() {
     let site = Site::new();
     site.deploy(0, "v1");
