@@ -127,14 +127,13 @@ impl Actor {
         for action in actions {
             self.act(action, &durable).await;
         }
-        let next = self.sidecar_wanted();
-        self.sidecar.send_if_modified(|wanted| {
-            let other = next.is_some() && next.as_ref() != Some(wanted);
-            if other && let Some(next) = next {
+        if let Some(next) = self.sidecar_wanted() {
+            self.sidecar.send_if_modified(|wanted| {
+                let other = *wanted != next;
                 *wanted = next;
-            }
-            other
-        });
+                other
+            });
+        }
     }
 
     /// Whose sidecar is to run; `None` where that stays as it is.
