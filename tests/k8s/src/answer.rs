@@ -8,6 +8,8 @@ use std::time::Duration;
 pub(crate) enum Stop {
     /// Something did not hold, or could not be looked at.
     Failed(String),
+    /// Something did not come in its time.
+    Late(String),
     /// It cannot run here; the reason, for the table.
     Skipped(String),
     /// Somebody pressed Ctrl-C.
@@ -23,7 +25,7 @@ impl Stop {
 impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Stop::Failed(why) => f.write_str(why),
+            Stop::Failed(why) | Stop::Late(why) => f.write_str(why),
             Stop::Skipped(reason) => write!(f, "skipped: {reason}"),
             Stop::Interrupted => f.write_str("interrupted"),
         }
@@ -48,6 +50,8 @@ pub(crate) struct Line {
     pub(crate) expected: String,
     pub(crate) observed: String,
     pub(crate) holds: bool,
+    /// It does not hold only in that it came later than it should.
+    pub(crate) late: bool,
 }
 
 /// All that a scenario looked at.
@@ -69,6 +73,7 @@ impl Report {
             expected: expected.to_string(),
             observed: observed.to_string(),
             holds,
+            late: false,
         });
     }
 
@@ -80,12 +85,21 @@ impl Report {
 
     /// A time that was predicted. `called` is what the calls that surround it may add.
     pub(crate) fn within(&mut self, what: &str, window: Window, took: Took, called: Duration) {
-        let holds = took.at_most >= window.at_least && took.at_least <= window.at_most + called;
-        self.add(what, window, took, holds);
+        let late = took.at_least > window.at_most + called;
+        self.add(what, window, took, took.at_most >= window.at_least && !late);
+        if let Some(line) = self.lines.last_mut() {
+            line.late = late;
+        }
     }
 
     pub(crate) fn holds(&self) -> bool {
         !self.lines.is_empty() && self.lines.iter().all(|line| line.holds)
+    }
+
+    /// All that does not hold came late.
+    pub(crate) fn is_late(&self) -> bool {
+        let mut wrong = self.lines.iter().filter(|line| !line.holds).peekable();
+        wrong.peek().is_some() && wrong.all(|line| line.late)
     }
 }
 
@@ -121,4 +135,32 @@ impl fmt::Display for Took {
 
 pub(crate) fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_is_only_what_came_after_its_window_and_what_the_calls_may_add() {
+        let second = Duration::from_secs;
+        let window = Window { at_least: second(8), at_most: second(11) };
+        let report = |at_least, at_most| {
+            let mut report = Report::default();
+            report.is("restarts", 1, 1);
+            let took = Took { at_least: second(at_least), at_most: second(at_most) };
+            report.within("gone", window, took, second(2));
+            report
+        };
+        assert!(report(10, 10).holds() && !report(10, 10).is_late());
+        assert!(report(13, 14).holds());
+        assert!(report(14, 15).is_late());
+        // Too early is wrong, on any machine.
+        assert!(!report(5, 7).holds() && !report(5, 7).is_late());
+        // And so is whatever is wrong beside what is late.
+        let mut both = report(14, 15);
+        both.is("restarts", 1, 2);
+        assert!(!both.is_late());
+        assert!(!Report::default().is_late(), "nothing was looked at");
+    }
 }

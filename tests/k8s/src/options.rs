@@ -25,7 +25,8 @@ prints what was expected and what was observed. 18 measures the node and runs on
   --full            the times that the documents recommend, in place of seconds
   --probe KIND      how the kubelet asks: exec or http-get [exec]
   --host ADDRESS    this machine as pods reach it, for the brokers that run here [found out]
-  --jobs N          scenarios at once [6; 18 alone]
+  --jobs N          scenarios at once [4; 18 alone]. With more than one, what came late is
+                    played once more, alone
   --json            the table as JSON, on stdout
   --record          write what was measured to VERIFYING.md
   --render          only make the document's tables anew from tests/k8s/recorded

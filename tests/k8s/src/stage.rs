@@ -45,6 +45,8 @@ pub(crate) struct Stage {
 pub(crate) struct Case<'a> {
     pub(crate) stage: &'a Stage,
     pub(crate) number: u8,
+    /// What came late beside the others is played once more, alone.
+    pub(crate) again: bool,
 }
 
 /// When something was done: it took effect between the two.
@@ -89,9 +91,9 @@ pub(crate) struct Pod {
 }
 
 impl Stage {
-    /// The virtual host of a scenario, which its queues are in.
-    pub(crate) fn virtual_host(number: u8) -> String {
-        format!("s{number:02}")
+    /// The virtual host of a scenario, which its queues are in; the second time another.
+    pub(crate) fn virtual_host(number: u8, again: bool) -> String {
+        format!("s{number:02}{}", if again { "again" } else { "" })
     }
 
     /// Whether the clock of each node shows what this machine's does, as nearly as its events need it.
@@ -152,7 +154,12 @@ impl<'a> Case<'a> {
     }
 
     pub(crate) fn virtual_host(&self) -> String {
-        Stage::virtual_host(self.number)
+        Stage::virtual_host(self.number, self.again)
+    }
+
+    /// The name of what is made for it.
+    pub(crate) fn app(&self, suffix: &str) -> String {
+        format!("{}{suffix}-{}", self.virtual_host(), self.stage.run)
     }
 
     pub(crate) fn broker(&self) -> Result<&'a Broker, Stop> {
@@ -162,7 +169,7 @@ impl<'a> Case<'a> {
     /// The recommended manifest with an image in it, one replica of it, and a name of its own.
     pub(crate) fn plan(&self, image: &str, suffix: &str) -> Result<Plan, Stop> {
         let mut object = manifest::worker(self.stage.pace, self.stage.probe);
-        let app = format!("s{:02}{suffix}-{}", self.number, self.stage.run);
+        let app = self.app(suffix);
         manifest::rename(&mut object, &app, &self.stage.run);
         object["spec"]["replicas"] = json!(1);
         manifest::merge(&mut object["spec"]["template"]["spec"], &manifest::pod()?);
@@ -194,16 +201,15 @@ impl<'a> Case<'a> {
         Ok(pod)
     }
 
-    /// Waits until the kubelet takes the worker for started, and returns between which two that was.
-    pub(crate) fn started(&self, pod: &mut Pod) -> Result<(Instant, Instant), Stop> {
+    /// Waits until the kubelet takes the worker for started, and returns when word of it came.
+    pub(crate) fn started(&self, pod: &mut Pod) -> Result<Instant, Stop> {
         self.step("waits until the worker has started");
         let limit = pod.clock.startup_kill().at_most + PATIENCE;
         let started = self
             .until("the worker never started", limit, |seen| {
                 let mut history = seen.history(&pod.name);
                 let first = history.find(|pod| pod.container(WORKER).is_some_and(|it| it.started));
-                // Without a readiness probe it is ready then.
-                first.map(|pod| pod.ready.unwrap_or((pod.at, pod.at)))
+                first.map(|pod| pod.at)
             })
             .map_err(|stop| self.with_log(stop, &pod.name))?;
         pod.calls = self.calls(&pod.name)?;
@@ -243,7 +249,7 @@ impl<'a> Case<'a> {
         look: impl FnMut(&Seen) -> Option<T>,
     ) -> Result<T, Stop> {
         let found = self.stage.watch.until(limit, &self.stage.interrupted, look)?;
-        found.ok_or_else(|| Stop::Failed(format!("{otherwise} within {} s", limit.as_secs())))
+        found.ok_or_else(|| Stop::Late(format!("{otherwise} within {} s", limit.as_secs())))
     }
 
     /// Asks again and again for something that no watch tells.
@@ -259,7 +265,7 @@ impl<'a> Case<'a> {
                 return Ok(found);
             }
             if begun.elapsed() > limit {
-                return Err(Stop::Failed(format!("{otherwise} within {} s", limit.as_secs())));
+                return Err(Stop::Late(format!("{otherwise} within {} s", limit.as_secs())));
             }
             self.pause(Duration::from_millis(500))?;
         }
@@ -400,11 +406,11 @@ impl<'a> Case<'a> {
 
     fn with_log(&self, stop: Stop, pod: &str) -> Stop {
         match stop {
-            Stop::Failed(why) => {
+            Stop::Late(why) => {
                 let log = self.log(pod, false).unwrap_or_default();
                 let last: Vec<&str> = log.lines().rev().take(8).collect();
                 let last: Vec<&str> = last.into_iter().rev().collect();
-                Stop::Failed(format!("{why}; the worker's last lines:\n{}", last.join("\n")))
+                Stop::Late(format!("{why}; the worker's last lines:\n{}", last.join("\n")))
             }
             other => other,
         }

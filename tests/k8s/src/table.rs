@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use crate::answer::Stop;
-use crate::run::{Answer, Outcome};
+use crate::run::Outcome;
 
 pub(crate) fn text(outcome: &Outcome) -> String {
     let mut rows: Vec<[String; 5]> =
@@ -63,30 +63,21 @@ pub(crate) fn text(outcome: &Outcome) -> String {
         outcome.cluster.kernel,
         outcome.cluster.runtime,
     );
-    for answer in outcome.answers.iter().filter(|answer| answer.word() == "fail") {
-        let _infallible =
-            writeln!(text, "failed: {} {}: {}", answer.number, answer.name, why(answer));
+    // Below the table, which may have scrolled away.
+    for answer in &outcome.answers {
+        if let Some(late) = &answer.first {
+            let (number, name) = (answer.number, answer.name);
+            let _infallible = writeln!(
+                text,
+                "late beside the others, and played once more: {number} {name}: {late}"
+            );
+        }
+        if answer.word() == "fail" {
+            let _infallible =
+                writeln!(text, "failed: {} {}: {}", answer.number, answer.name, answer.why());
+        }
     }
     text
-}
-
-/// Once more below the table, which may have scrolled away.
-fn why(answer: &Answer) -> String {
-    match &answer.report {
-        Ok(report) if report.lines.is_empty() => "it looked at nothing".to_owned(),
-        Ok(report) => {
-            let wrong: Vec<String> = report
-                .lines
-                .iter()
-                .filter(|line| !line.holds)
-                .map(|line| {
-                    format!("{}: expected {}, observed {}", line.what, line.expected, line.observed)
-                })
-                .collect();
-            wrong.join("; ")
-        }
-        Err(stop) => stop.to_string(),
-    }
 }
 
 pub(crate) fn json(outcome: &Outcome) -> Value {
@@ -113,6 +104,7 @@ pub(crate) fn json(outcome: &Outcome) -> Value {
                 "name": answer.name,
                 "answer": answer.word(),
                 "why": why,
+                "late_beside_others": answer.first,
                 "seconds": answer.took.as_secs(),
                 "lines": lines,
             })

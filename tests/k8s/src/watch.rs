@@ -39,8 +39,6 @@ pub(crate) struct Pod {
     pub(crate) deleted: bool,
     pub(crate) ip: String,
     pub(crate) node_ip: String,
-    /// Where all of its containers are ready, that came to be so between these two.
-    pub(crate) ready: Option<(Instant, Instant)>,
     pub(crate) containers: Vec<Container>,
 }
 
@@ -83,6 +81,44 @@ impl Seen {
 
     pub(crate) fn pod<'a>(&'a self, name: &str) -> Option<&'a Pod> {
         self.pods.iter().rev().find(|pod| pod.name == name)
+    }
+
+    /// What was told since `begun` of a scenario's pods in this run, a line each: for whoever looks for
+    /// what was wrong.
+    pub(crate) fn story(&self, scenario: &str, run: &str, begun: Instant) -> Vec<String> {
+        let ours = |pod: &str, at: Instant| {
+            at >= begun && pod.starts_with(scenario) && pod.contains(&format!("-{run}"))
+        };
+        let mut told: Vec<(Instant, String)> = Vec::new();
+        for event in self.events.iter().filter(|event| ours(&event.pod, event.at)) {
+            let late = event.at.saturating_duration_since(event.happened.1);
+            let late = if late.is_zero() { String::new() } else { format!(" ({late:.1?} late)") };
+            let said = event.message.trim();
+            told.push((event.at, format!("{}: {}{late}: {said}", event.pod, event.reason)));
+        }
+        let mut last: Option<&Pod> = None;
+        for pod in self.pods.iter().filter(|pod| ours(&pod.name, pod.at)) {
+            let same = |last: &Pod| last.name == pod.name && last.containers == pod.containers;
+            if pod.deleted || !last.is_some_and(same) {
+                let mut text =
+                    format!("{}:{}", pod.name, if pod.deleted { " deleted" } else { "" });
+                for container in &pod.containers {
+                    let Container { name, running, started, ready, restarts, .. } = container;
+                    let is = [(*running, "running"), (*started, "started"), (*ready, "ready")];
+                    let is: Vec<_> =
+                        is.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
+                    text += &format!(" {name} [{}] restarts {restarts}", is.join(" "));
+                }
+                told.push((pod.at, text));
+            }
+            last = Some(pod);
+        }
+        told.sort_by_key(|(at, _)| *at);
+        let line = |(at, text)| {
+            let since = Instant::saturating_duration_since(&at, begun).as_secs_f64();
+            format!("{since:6.1} s  {text}")
+        };
+        told.into_iter().map(line).collect()
     }
 
     pub(crate) fn history<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a Pod> {
@@ -232,15 +268,13 @@ impl Shared {
             let (object, at) = (&told["object"], Instant::now());
             count += 1;
             let mut seen = lock(&self.seen);
-            let same_clock = self.same_clock.load(Ordering::Relaxed);
-            let age = |stamp: &Value| same_clock.then(|| age(stamp)).flatten().unwrap_or_default();
             match kind {
-                "pods" => {
-                    let mut pod = pod(object, told["type"] == "DELETED", at);
-                    pod.ready = ready(object).map(|since| happened(at, age(since)));
-                    seen.pods.push(pod);
+                "pods" => seen.pods.push(pod(object, told["type"] == "DELETED", at)),
+                _ => {
+                    let same_clock = self.same_clock.load(Ordering::Relaxed);
+                    let age = same_clock.then(|| age(&object["lastTimestamp"])).flatten();
+                    seen.events.push(event(object, at, age.unwrap_or_default()));
                 }
-                _ => seen.events.push(event(object, at, age(&object["lastTimestamp"]))),
             }
             drop(seen);
             self.news.notify_all();
@@ -266,7 +300,6 @@ fn pod(object: &Value, deleted: bool, at: Instant) -> Pod {
         deleted,
         ip: text(&object["status"]["podIP"]),
         node_ip: text(&object["status"]["hostIP"]),
-        ready: None,
         containers: containers.into_iter().flatten().map(container).collect(),
     }
 }
@@ -283,13 +316,6 @@ fn container(status: &Value) -> Container {
         waiting: status["state"]["waiting"]["reason"].as_str().map(str::to_owned),
         last_exit: status["lastState"]["terminated"]["exitCode"].as_i64(),
     }
-}
-
-/// Since when all of the pod's containers are ready, if they are.
-fn ready(object: &Value) -> Option<&Value> {
-    let conditions = object["status"]["conditions"].as_array()?;
-    let ready = conditions.iter().find(|condition| condition["type"] == "ContainersReady")?;
-    (ready["status"] == "True").then(|| &ready["lastTransitionTime"])
 }
 
 fn event(object: &Value, at: Instant, age: Duration) -> Event {
@@ -333,19 +359,5 @@ mod tests {
         assert_eq!(happened(at, Duration::ZERO), (at, at));
         assert_eq!(happened(at, soon), (at, at));
         assert_eq!(happened(at, late), (at - late, at - late + STAMPED));
-    }
-
-    #[test]
-    fn a_pod_is_ready_since_its_condition_changed_to_true() {
-        let pod = |status: &str| {
-            let since = "2001-09-09T01:46:40Z";
-            let of = |kind: &str, status: &str| serde_json::json!({ "type": kind, "status": status, "lastTransitionTime": since });
-            serde_json::json!({ "status": {
-                "conditions": [of("Initialized", "True"), of("ContainersReady", status)],
-            } })
-        };
-        assert_eq!(ready(&pod("True")), Some(&"2001-09-09T01:46:40Z".into()));
-        assert_eq!(ready(&pod("False")), None);
-        assert_eq!(ready(&Value::Null), None);
     }
 }

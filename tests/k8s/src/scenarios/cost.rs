@@ -60,7 +60,7 @@ pub(super) fn node(case: &Case<'_>) -> Result<Report, Stop> {
 
 fn measure(case: &Case<'_>, number: usize, command: &[&str]) -> Result<Spent, Stop> {
     let mut pod = manifest::parse(include_str!("../../manifests/18-cost.yaml"))?;
-    let app = format!("s{:02}c{number}-{}", case.number, case.stage.run);
+    let app = case.app(&format!("c{number}"));
     pod["metadata"]["name"] = json!(app);
     manifest::label(&mut pod["metadata"], &app, &case.stage.run);
     manifest::merge(&mut pod["spec"], &manifest::pod()?);

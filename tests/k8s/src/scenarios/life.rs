@@ -30,7 +30,7 @@ pub(super) fn comes_up(case: &Case<'_>) -> Result<Report, Stop> {
             break Done { began: before, ended: Instant::now() };
         }
         if begun.elapsed() > limit {
-            return Err(Stop::failed("its consumers never came"));
+            return Err(Stop::Late("its consumers never came".to_owned()));
         }
         case.pause(Duration::from_millis(20))?;
     };
@@ -39,7 +39,7 @@ pub(super) fn comes_up(case: &Case<'_>) -> Result<Report, Stop> {
     report.within(
         "both queues consumed → startup probe passed",
         Window { at_least: Duration::ZERO, at_most: pod.clock.start() },
-        subscribed.until(started),
+        subscribed.until((started, started)),
         pod.calls,
     );
     let said = case.exec(&pod.name, &[PROBE])?;

@@ -107,7 +107,7 @@ pub(super) fn table(case: &Case<'_>) -> Result<Report, Stop> {
 /// Makes one pod; returns its rows.
 fn pod(case: &Case<'_>, pids: &str, setting: &str) -> Result<Vec<Row>, Stop> {
     let mut pod = manifest::parse(include_str!("../../manifests/12-topology.yaml"))?;
-    let app = format!("s{:02}{pids}-{}", case.number, case.stage.run);
+    let app = case.app(pids);
     pod["metadata"]["name"] = json!(app);
     manifest::label(&mut pod["metadata"], &app, &case.stage.run);
     manifest::merge(&mut pod["spec"], &manifest::pod()?);
