@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tickmark_activator::cgroup::Limit;
 use tickmark_activator::config::Config;
@@ -197,10 +197,18 @@ fn put_right(site: &Site, point: &str, serves: &str, tier: Limit) {
     child.wait().unwrap();
 
     runtime().block_on(async {
+        let begun = Instant::now();
         let next = open(&config(site, 1), |_| {}).await;
         until("the parent is put right", || in_force(&parent) == tier);
-        let status = next.status(&host()).await.unwrap();
-        assert_eq!(status.parent, Some(tier), "the record follows");
+        // The record follows.
+        let status = loop {
+            let status = next.status(&host()).await.unwrap();
+            if status.parent == Some(tier) {
+                break status;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{status:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
         let [generation] = &status.generations[..] else { panic!("{status:?}") };
         assert_eq!((Some(generation.number), generation.build.as_str()), (status.serves, serves));
         assert_eq!(next.stop(&host()).await.unwrap().outcome, Outcome::Stopped);
