@@ -56,12 +56,15 @@ pub(super) fn ordinary(case: &Case<'_>) -> Result<Report, Stop> {
         format!("{shutting:?}, {drained:?}").replace("Some", "line ").replace("None", "never"),
         shutting.is_some() && drained > shutting,
     );
-    let mut complaints = [case.complaints(&old.name), case.complaints(&new)].concat();
-    // A call that the end of the container cut off says nothing, and over HTTP is refused; a verdict is a
-    // line, or a status.
-    complaints.retain(|said| {
-        said != "Liveness probe failed:" && !said.ends_with(": connect: connection refused")
-    });
+    // A call that the end of the container cut off says nothing, and over HTTP is refused, or finds nobody
+    // at the address, which goes before the pod does; a verdict is a line, or a status.
+    let cut_off = |said: &str| {
+        said == "Liveness probe failed:" || said.ends_with(": connect: connection refused")
+    };
+    let gone = |said: &str| said.contains(": dial tcp ") && said.contains(": i/o timeout");
+    let mut complaints = case.complaints(&old.name);
+    complaints.retain(|said| !cut_off(said) && !gone(said));
+    complaints.extend(case.complaints(&new).into_iter().filter(|said| !cut_off(said)));
     none(&mut report, "liveness probes that failed", &complaints);
     Ok(report)
 }
