@@ -8,9 +8,11 @@ use std::convert::Infallible;
 use std::env;
 use std::io;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -18,10 +20,14 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use hyper_util::server::graceful::GracefulShutdown;
 use tickmark::{ConsumerState, Liveness};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::sleep;
+
+/// How long a client that connected before the end may take to send its request.
+const FIRST: Duration = Duration::from_secs(1);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -51,16 +57,18 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
     });
     tracing::info!("listening on {}", path.display());
 
-    let connections = GracefulShutdown::new();
+    // Each connection holds a sender of the one, and sees by the other that it is to end.
+    let (open, mut all_closed) = mpsc::channel::<()>(1);
+    let (ends, ending) = watch::channel(false);
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => answer(stream, &connections),
+                Ok((stream, _)) => answer(stream, ending.clone(), open.clone()),
                 // Out of descriptors, say. The next one may go; the mark goes stale if none does.
                 Err(error) => {
                     tracing::warn!("cannot accept: {error}");
                     accepting.store(false, Ordering::Relaxed);
-                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                    sleep(Duration::from_millis(100)).await;
                     continue;
                 }
             },
@@ -79,7 +87,7 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
         match listener.accept() {
             Ok((stream, _)) => {
                 stream.set_nonblocking(true)?;
-                answer(UnixStream::from_std(stream)?, &connections);
+                answer(UnixStream::from_std(stream)?, ending.clone(), open.clone());
                 late += 1;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -88,18 +96,41 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
     }
     drop(listener);
     tracing::info!("draining, {late} of them from the accept queue");
-    connections.shutdown().await;
+    drop(open);
+    ends.send_replace(true);
+    let _none_is_left = all_closed.recv().await;
     tracing::info!("drained");
     Ok(())
 }
 
-/// Serves one connection beside the others.
-fn answer(stream: UnixStream, connections: &GracefulShutdown) {
-    let connection =
-        http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(hello));
-    let connection = connections.watch(connection);
+/// Serves one connection beside the others. At the end it is answered what it asked; one that has not
+/// asked yet has a moment for it, since hyper would close it at once.
+fn answer(stream: UnixStream, mut ending: watch::Receiver<bool>, open: mpsc::Sender<()>) {
+    let asked = Arc::new(Notify::new());
+    let asks = Arc::clone(&asked);
+    let service = service_fn(move |request| {
+        asks.notify_one();
+        hello(request)
+    });
+    let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     tokio::spawn(async move {
-        if let Err(error) = connection.await {
+        let _open = open;
+        let mut connection = pin!(connection);
+        let shut_down = async {
+            drop(ending.wait_for(|ends| *ends).await);
+            tokio::select! {
+                () = asked.notified() => {}
+                () = sleep(FIRST) => {}
+            }
+        };
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = shut_down => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
             tracing::debug!("a client went away: {error}");
         }
     });

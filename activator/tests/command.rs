@@ -177,15 +177,25 @@ env = {{ TICKMARK_TICK = "1", QUEUE = "{at}/jobs", JOB_MS = "1" }}
 
     /// One request through the canonical path, by HTTP; gives the body.
     fn get(&self) -> String {
+        answer(self.asks())
+    }
+
+    /// A client that has sent its request.
+    fn asks(&self) -> UnixStream {
         let mut stream = UnixStream::connect(self.path("web.sock")).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(b"GET /hello HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
-        body.to_owned()
+        stream
     }
+}
+
+/// The body of what a client is answered.
+fn answer(mut stream: UnixStream) -> String {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    body.to_owned()
 }
 
 impl Drop for Site {
@@ -293,6 +303,23 @@ fn a_queue_is_served_by_every_slot_and_its_log_can_be_followed() {
     follows.wait().unwrap();
     assert!(site.exits(0, &["logs", "queue"]).contains("consuming "));
     assert_eq!(site.exits(0, &["logs", "queue", "--lines", "1"]).lines().count(), 1);
+}
+
+#[test]
+fn the_example_answers_whoever_connected_before_it_was_told_to_end() {
+    let site = Site::new();
+    site.deploy(0, "v1");
+    let pid = site.status("web")["generations"][0]["pids"][0].as_i64().unwrap();
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    let send = |signal| kill_process(pid, signal).unwrap();
+    // It accepts none of them before it hears of its end.
+    send(Signal::STOP);
+    let clients: Vec<UnixStream> = (0..32).map(|_| site.asks()).collect();
+    send(Signal::TERM);
+    send(Signal::CONT);
+    for client in clients {
+        assert_eq!(answer(client), "/hello from build v1, generation 1\n");
+    }
 }
 
 #[test]
