@@ -375,6 +375,19 @@ fn exit_1_where_the_deadline_of_the_command_ends_first() {
 }
 
 #[test]
+fn an_operation_that_takes_long_shows_its_steps_as_they_pass() {
+    let site = Site::new();
+    let sleeps = site.sleeps("sleeps");
+    let mut deploy =
+        site.command().args(["deploy", "web", &sleeps]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(deploy.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("warming")), "it ended without a step");
+    assert_eq!(site.status("web")["state"], "warming", "it is under way");
+    deploy.kill().unwrap();
+    deploy.wait().unwrap();
+}
+
+#[test]
 fn exit_2_where_the_command_line_or_the_configuration_is_wrong() {
     let site = Site::new();
     for wrong in [

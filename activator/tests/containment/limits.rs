@@ -18,6 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]);
     cases.extend(cases![Controllers:
         a_limit_is_raised_and_restored_on_the_host
+        the_cgroup_that_was_delegated_keeps_its_own_limits
         memory_beyond_the_tier_ends_the_generation_and_not_its_neighbour
         processes_beyond_the_tier_are_not_made
         a_leaf_is_limited_alone
@@ -69,6 +70,25 @@ fn a_limit_is_raised_and_restored_on_the_host(site: &Site) {
     site.host.kill(&[], soon()).expect("empty");
     let afresh = site.delegation.host(&site.name).unwrap();
     assert_eq!(afresh.limit_in_force().unwrap(), Limit::UNLIMITED);
+}
+
+fn the_cgroup_that_was_delegated_keeps_its_own_limits(site: &Site) {
+    let delegated = site.delegation.path();
+    let write = |file: &str, limit: &str| fs::write(delegated.join(file), limit).unwrap();
+    let read = |file: &str| fs::read_to_string(delegated.join(file)).unwrap();
+    // As whoever delegates it may have limited it.
+    let own = [("memory.max", "1073741824"), ("pids.max", "500")];
+    for (file, limit) in own {
+        write(file, limit);
+    }
+    let tier = limit(64 << 20, 32);
+    for limit in [tier, Limit::overlap(&tier, &tier), Limit::UNLIMITED, tier] {
+        site.host.limit(&limit).expect("set");
+        site.fresh(1).limit(&limit).expect("set");
+        for (file, limit) in own {
+            assert_eq!(read(file).trim(), limit, "{file}");
+        }
+    }
 }
 
 fn memory_beyond_the_tier_ends_the_generation_and_not_its_neighbour(site: &Site) {

@@ -296,7 +296,7 @@ fn fenced_and_in_conflict() {
 
 /// Whoever lays out a run directory, which is root's own and no part of this crate.
 #[derive(Default)]
-struct Control(Mutex<Vec<(LeafName, Option<StagedExe>)>>);
+pub(crate) struct Control(pub(crate) Mutex<Vec<(LeafName, Option<StagedExe>)>>);
 
 impl NestedControl for Control {
     fn start(

@@ -95,9 +95,9 @@ fn before_the_cgroups() {
 
 /// A channel that answers as it is told.
 #[derive(Default)]
-struct Channel {
-    broken: bool,
-    stopped: Arc<Mutex<Vec<LeafName>>>,
+pub(crate) struct Channel {
+    pub(crate) broken: bool,
+    pub(crate) stopped: Arc<Mutex<Vec<LeafName>>>,
 }
 
 impl NestedControl for Channel {

@@ -23,6 +23,7 @@ pub(crate) const ALL: &[Case] = &[
         Box::pin(async { live_gate() })
     }),
     ("a_start_without_gate_record_and_live_check_goes_as_it_is", || Box::pin(async { no_hook() })),
+    ("a_backend_outside_of_this_crate_asks_the_same_gate", || Box::pin(async { outside() })),
 ];
 
 type Said = Arc<Mutex<Vec<&'static str>>>;
@@ -163,4 +164,24 @@ fn no_hook() {
     let (_, proc) = start(&backend, &route, staged(&site, "1"), &gate).unwrap();
     assert_eq!(proc.process.wait(soon()).unwrap(), Some(Exit::Code(0)));
     proc.launched.forget();
+}
+
+/// All that such a backend has: the gate of its start, and what it does instead of an exec.
+fn outside() {
+    let said = Said::default();
+    let (asked, recorded) = (says(&said, "asked"), says(&said, "recorded"));
+    let context = Context::new();
+    let gate = Gate::asking(context.clone(), move || {
+        asked();
+        Ok(())
+    })
+    .recording(move || {
+        recorded();
+        Ok(true)
+    });
+    gate.pass(says(&said, "goes")).unwrap();
+    assert_eq!(*said.lock().unwrap(), ["asked", "recorded", "asked", "goes"]);
+    context.end(Ended::LeaseLost);
+    let refused = gate.pass(|| panic!("it ran")).unwrap_err().into_error();
+    assert!(refused.is_refused() && refused.is_lease_lost(), "{refused:?}");
 }

@@ -27,6 +27,7 @@ mod outside;
 mod pace;
 mod panics;
 mod refusals;
+mod rest;
 mod revoked;
 mod service;
 mod sidecars;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         ending::ALL,
         supervision::ALL,
         refusals::ALL,
+        rest::ALL,
         crash::ALL,
         storm::ALL,
     ]

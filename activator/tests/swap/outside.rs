@@ -100,6 +100,7 @@ impl Backend for Watched {
         self.inner.layout(route)
     }
     fn gen_layout(&self, route: &Route) -> Layout {
+        self.at("layout", &route.host);
         self.inner.gen_layout(route)
     }
     fn gen_paths(&self, route: &Route, number: GenerationNumber) -> Option<Sockets> {
@@ -177,6 +178,7 @@ impl Generations for Watched {
         self.inner().gen_switched(route, generation)
     }
     fn gen_stopped(&self, route: &Route, stopped: Stopped<'_>) -> Result<(), Error> {
+        self.at("unlink", &route.host);
         self.inner().gen_stopped(route, stopped)
     }
     fn end(
