@@ -1,5 +1,6 @@
 //! Rules that belong to no other file here: what a start clears, what a nested row's channel is told,
-//! when a tier is read, whose deadline holds, and what the switch holds while it is made.
+//! when a tier is read, whose deadline holds, what the switch holds while it is made, and what
+//! outlives an activator.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -43,6 +44,7 @@ pub(crate) const ALL: &[Case] = &[
     }),
     ("the_link_and_the_current_generation_change_under_one_lock", || Box::pin(one_lock("switch"))),
     ("the_link_is_removed_under_that_lock_too", || Box::pin(one_lock("unlink"))),
+    ("a_hold_and_a_fence_outlive_their_activator", || Box::pin(outlive())),
 ];
 
 fn leftovers() {
@@ -229,4 +231,28 @@ async fn one_lock(point: &'static str) {
     assert_eq!(early, None, "it was answered while the link was changed");
     assert!(!ended.recv().unwrap(), "by then it is not the current one");
     activator.stop(&host()).await.unwrap();
+}
+
+async fn outlive() {
+    let site = Site::new();
+    site.stage("1", "");
+    site.stage("2", "");
+    let activator = site.open().await;
+    let held = activator.hold(&host(), build("1"), within(20)).await.unwrap();
+    assert_eq!(held.outcome.exit(), 0, "{held:?}");
+    activator.fence(&host(), Some("moved".to_owned())).await.unwrap();
+    activator.close().await;
+    let next = site.open().await;
+    until_state(&next, "serving").await;
+    let refused = next.restart(&host(), within(20)).await.unwrap();
+    assert_eq!(refused.outcome.exit(), 1, "{refused:?}");
+    let error = refused.error.unwrap().to_string();
+    assert!(error.contains("moved"), "{error}");
+    next.fence(&host(), None).await.unwrap();
+    let refused = swap(&next, "2").await;
+    assert_eq!(refused.outcome.exit(), 1, "{refused:?}");
+    let error = refused.error.unwrap().to_string();
+    assert!(error.contains("held at 1"), "{error}");
+    assert_eq!(next.restart(&host(), within(20)).await.unwrap().outcome.exit(), 0);
+    next.stop(&host()).await.unwrap();
 }
