@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -277,9 +278,20 @@ impl Drop for Broker {
 }
 
 impl Ports {
-    /// Nothing listens on them now; all are held until all are known.
+    /// Nothing listens on them now; all are held until all are known. They are below those that a
+    /// connection gets for its own end (ip(7): from 32768 on), so that a broker which was killed finds
+    /// its own again.
     fn free() -> Ports {
-        let held = [(); 6].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        static TRIED: AtomicU32 = AtomicU32::new(0);
+        let held = [(); 6].map(|()| {
+            loop {
+                let next = std::process::id() * 97 + TRIED.fetch_add(1, Ordering::Relaxed);
+                let port = u16::try_from(20_000 + next % 10_000).unwrap();
+                if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+                    return listener;
+                }
+            }
+        });
         let [amqp, work, cut, distribution, names, metrics] =
             held.each_ref().map(|listener| listener.local_addr().unwrap().port());
         Ports { amqp, work, cut, distribution, names, metrics }

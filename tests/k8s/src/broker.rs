@@ -7,7 +7,7 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -303,13 +303,20 @@ impl Drop for Broker {
 }
 
 impl Ports {
-    /// Nothing listens on them now; all four are held until all are known.
+    /// Nothing listens on them now; all four are held until all are known. They are below those that a
+    /// connection gets for its own end (ip(7): from 32768 on), so that a broker which was killed finds
+    /// its own again.
     fn free(address: IpAddr) -> Result<Ports, Stop> {
+        static TRIED: AtomicU32 = AtomicU32::new(0);
         let loopback = IpAddr::from([127, 0, 0, 1]);
         let mut held = Vec::new();
         let mut free = |address| {
-            let listener = TcpListener::bind((address, 0)).doing("find a free port")?;
-            let port = listener.local_addr().doing("find a free port")?.port();
+            let found = (0..10_000).find_map(|_| {
+                let next = std::process::id() * 97 + TRIED.fetch_add(1, Ordering::Relaxed);
+                let port = u16::try_from(20_000 + next % 10_000).ok()?;
+                TcpListener::bind((address, port)).ok().map(|listener| (port, listener))
+            });
+            let (port, listener) = found.ok_or_else(|| Stop::failed("there is no free port"))?;
             held.push(listener);
             Ok::<_, Stop>(port)
         };
