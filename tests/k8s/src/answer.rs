@@ -68,13 +68,8 @@ impl Report {
         observed: impl fmt::Display,
         holds: bool,
     ) {
-        self.lines.push(Line {
-            what: what.to_owned(),
-            expected: expected.to_string(),
-            observed: observed.to_string(),
-            holds,
-            late: false,
-        });
+        let (expected, observed) = (expected.to_string(), observed.to_string());
+        self.lines.push(Line { what: what.to_owned(), expected, observed, holds, late: false });
     }
 
     /// Something that must be exactly so.
@@ -86,10 +81,9 @@ impl Report {
     /// A time that was predicted. `called` is what the calls that surround it may add.
     pub(crate) fn within(&mut self, what: &str, window: Window, took: Took, called: Duration) {
         let late = took.at_least > window.at_most + called;
-        self.add(what, window, took, took.at_most >= window.at_least && !late);
-        if let Some(line) = self.lines.last_mut() {
-            line.late = late;
-        }
+        let holds = took.at_most >= window.at_least && !late;
+        let (expected, observed) = (window.to_string(), took.to_string());
+        self.lines.push(Line { what: what.to_owned(), expected, observed, holds, late });
     }
 
     pub(crate) fn holds(&self) -> bool {

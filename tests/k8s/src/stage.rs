@@ -339,7 +339,20 @@ impl<'a> Case<'a> {
             let mut events = seen.events_of(&pod.name, "Killing");
             events.find(|event| event.at > after && event.message.contains(&words)).cloned()
         })
-        .map_err(|stop| self.with_log(stop, &pod.name))
+        .map_err(|stop| self.with_log(self.unless_green(stop, &pod.name), &pod.name))
+    }
+
+    /// A kubelet may be late, and its word too. A probe that is green for what it should have had ended is
+    /// wrong, on any machine.
+    fn unless_green(&self, stop: Stop, pod: &str) -> Stop {
+        let Stop::Late(why) = stop else { return stop };
+        let ended = self.container(pod).is_ok_and(|container| container.restarts > 0);
+        match self.exec(pod, &[PROBE]) {
+            Ok(said) if !ended && said.status == Some(0) => {
+                Stop::Failed(format!("{why}, and the probe says: {}", said.out))
+            }
+            _ => Stop::Late(why),
+        }
     }
 
     /// Waits until the container has been started again and its worker too, and returns it.
@@ -405,13 +418,15 @@ impl<'a> Case<'a> {
     }
 
     fn with_log(&self, stop: Stop, pod: &str) -> Stop {
+        let with_log = |why: String| {
+            let log = self.log(pod, false).unwrap_or_default();
+            let last: Vec<&str> = log.lines().rev().take(8).collect();
+            let last: Vec<&str> = last.into_iter().rev().collect();
+            format!("{why}; the worker's last lines:\n{}", last.join("\n"))
+        };
         match stop {
-            Stop::Late(why) => {
-                let log = self.log(pod, false).unwrap_or_default();
-                let last: Vec<&str> = log.lines().rev().take(8).collect();
-                let last: Vec<&str> = last.into_iter().rev().collect();
-                Stop::Late(format!("{why}; the worker's last lines:\n{}", last.join("\n")))
-            }
+            Stop::Late(why) => Stop::Late(with_log(why)),
+            Stop::Failed(why) => Stop::Failed(with_log(why)),
             other => other,
         }
     }
