@@ -154,7 +154,7 @@ pub struct RestartConfig {
     pub min: Span,
     /// The longest.
     pub max: Span,
-    /// How long it must have been healthy for the backoff to begin anew.
+    /// How long it must have run since its last restart for the backoff to begin anew.
     pub reset: Span,
 }
 
